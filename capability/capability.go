@@ -1,0 +1,164 @@
+// Package capability is the vocabulary of requests: what one entry of a
+// descriptor's capabilities list is, what a grammar knows about its own types,
+// and how entries that meet are compared.
+//
+// It knows no capability type. The grammars are in the packages below it, one
+// per type, and package wellknown lists them. What a host does about a request
+// is in internal/handler; what an outsider can observe of it is in tck/runtime.
+// Everything here is pure and safe for concurrent use.
+package capability
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Namespace is the namespace of the well-known types, without the slash.
+const Namespace = "com.docker.sandbox"
+
+// A Request is one capability entry (§7). Its JSON form is the form of the
+// published descriptor.
+type Request struct {
+	Type        string         `json:"type"`
+	Name        string         `json:"name,omitzero"`        // display label; never identity (§7)
+	Optional    bool           `json:"optional,omitzero"`    // false: the Kit is refused without it
+	Description string         `json:"description,omitzero"` // display only
+	Config      jsontext.Value `json:"config,omitzero"`      // nil: absent, which differs from a stated null
+	Source      *Source        `json:"source,omitzero"`      // where it came from; diagnostics only
+}
+
+// A Source is the place an entry was first written, kept through merging so
+// that records and refusals can name it (§7.1.1/provenance).
+type Source struct {
+	Kit  string `json:"kit,omitzero"`
+	Path string `json:"path,omitzero"` // dotted, e.g. capabilities[2].group.capabilities[0]
+}
+
+// A Form is the stage of life in which a descriptor is judged (§6, §9.1).
+type Form int
+
+const (
+	Authored  Form = iota // as written: args and groups may be open
+	Published             // build-phase references gone; create-phase ones and groups may remain
+	Effective             // after create-time expansion and selection: no references, no groups
+)
+
+func (f Form) String() string {
+	switch f {
+	case Authored:
+		return "authored"
+	case Published:
+		return "published"
+	case Effective:
+		return "effective"
+	}
+	return "unknown form"
+}
+
+// A Problem is one finding about an entry. Path is relative to the entry and
+// dotted ("config.runtime.allow[0]"); empty means the entry itself.
+type Problem struct {
+	Path      string
+	Message   string // lower case, no period, says what is wrong and what would be right
+	Decode    bool   // the bytes do not have the shape; deeper checks were skipped
+	Warning   bool   // valid, but it will not do what its author thinks
+	Statement string // statement id such as "SPEC-v3 §7.1.1/group-grammar", or empty
+}
+
+// A Claim is one thing an entry needs for itself, such as a mount path or a
+// port. Package spec compares the claims of one declaration block without
+// knowing what they mean: two entries that claim one Key in one Space collide.
+type Claim struct {
+	Space string // e.g. "path", shared by the types whose claims can meet
+	Key   string // normalized, e.g. the cleaned path
+	At    string // path of the claiming field relative to the entry, for the finding
+	What  string // how a message names it, e.g. "storage path /work"
+}
+
+// Arity says how often a type may stand in one declaration block (§7.1).
+type Arity int
+
+const (
+	Instance  Arity = iota // several, each with claims of its own
+	Singleton              // at most one
+)
+
+// A Contribution is a request and the Kit that makes it.
+type Contribution struct {
+	Kit     string // how messages name the Kit
+	Request Request
+}
+
+// A MergeMode says what contributions are merged for. The rules differ where a
+// set is published with args still open.
+type MergeMode int
+
+const (
+	MergeRuntime MergeMode = iota // composition of selected Kits for one sandbox
+	MergePublish                  // a set becoming one descriptor (§9.5)
+)
+
+// A Conflict says that contributions of several Kits cannot stand together.
+type Conflict struct {
+	Kits    []string // who, in composition order, without repeats
+	Key     string   // what they meet on, e.g. a path
+	Message string   // one clause naming the Kits and both values
+}
+
+// A Line is one element of the permission surface (§7.4): a value in a named
+// list. Package spec/surface owns the names of the lists.
+type Line struct {
+	List  string
+	Value string
+}
+
+// A Definition is the grammar of the types of one package. Its functions are
+// pure and may be called concurrently; each tolerates any Request of its Types,
+// however malformed, without panicking.
+type Definition struct {
+	// Types are the wire names, oldest version first.
+	Types []string
+
+	// Arity holds for all of Types together: a version 1 and a version 2
+	// singleton in one block exclude each other.
+	Arity Arity
+
+	// Services marks a config-less grant listed by its type on the
+	// permission surface.
+	Service bool
+
+	// Check decodes r's config and judges its values. In the authored and
+	// published forms a value that still holds a reference is judged
+	// leniently (§6). Problems come in field order.
+	Check func(r Request, f Form) []Problem
+
+	// Claims returns what r claims, or nil when its config does not decode.
+	// A claim whose key still holds a reference is left out.
+	Claims func(r Request) []Claim
+
+	// Merge combines all contributions of Types, in composition order. The
+	// result keeps the order in which keys first appeared.
+	Merge func(mode MergeMode, cs []Contribution) ([]Contribution, []Conflict)
+
+	// Surface returns r's lines; nil when the type adds nothing.
+	Surface func(r Request) []Line
+
+	// KeepText lists config fields (dotted, "[]" for any index) in which a
+	// whole-value reference stays text instead of adopting a type (§6).
+	KeepText []string
+
+	// Schema returns the embedded JSON Schema of the config of one of Types.
+	Schema func(typ string) []byte
+}
+
+// typePattern is the grammar of type names (§7).
+var typePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9-]*[a-z0-9])?@[1-9][0-9]*$`)
+
+// ValidType reports whether s has the shape of a type name.
+func ValidType(s string) bool { return typePattern.MatchString(s) }
+
+// HasReference reports whether s holds a Kit placeholder of any kind, spelled
+// correctly or not. Such a value is judged only after expansion.
+func HasReference(s string) bool { return strings.Contains(s, "${{") }

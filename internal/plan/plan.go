@@ -1,0 +1,123 @@
+// Package plan is what is about to be made, as data. Handlers write a plan, the
+// engine stores and replays it, drivers and the boundary read their part, and
+// `kitbox plan` prints it. Nothing here acts, and nothing here has heard of
+// capability types.
+//
+// Deny is the zero value: an empty plan reaches nothing, mounts nothing and
+// runs nothing.
+package plan
+
+import "encoding/json"
+
+// Version is the version of the JSON form. A reader refuses any other.
+const Version = 1
+
+// A Plan is one sandbox, entire. It is stored as plan.json in the sandbox's
+// state directory; a restart replays it and never computes it again.
+type Plan struct {
+	Version int    `json:"version"`
+	Name    string `json:"name"` // chosen by the user, unique per home
+	ID      string `json:"id"`   // opaque, stable across recreate
+
+	Kits    []Kit     `json:"kits"` // declaration order: providers before requirers
+	Machine Machine   `json:"machine"`
+	Egress  Egress    `json:"egress"`
+	Hooks   []Hook    `json:"hooks"` // in the order they run, install and startup mixed
+	Files   []File    `json:"files"` // written at every start, before startup hooks
+	Launch  Launch    `json:"launch"`
+	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
+
+	// Surface is the permission surface that was granted, in the canonical
+	// JSON of package spec/surface.
+	Surface json.RawMessage `json:"surface"`
+}
+
+// A Kit is one member of the composition.
+type Kit struct {
+	Ref    string `json:"ref"`    // as the user wrote it
+	Digest string `json:"digest"` // of the manifest that was used
+	Kind   string `json:"kind"`   // workload or mixin
+}
+
+// A Skipped is an optional request that was left out, and why.
+type Skipped struct {
+	Kit    string `json:"kit"`
+	Path   string `json:"path"` // in the Kit's descriptor, e.g. capabilities[2]
+	Type   string `json:"type"` // empty for a group
+	Reason string `json:"reason"`
+}
+
+// A Phase is a period of a sandbox's life with grants of its own.
+type Phase string
+
+const (
+	Install Phase = "install" // while install hooks run, once, at create
+	Runtime Phase = "runtime" // everything afterwards
+)
+
+// Egress is what the sandbox may reach, per phase. A phase without rules
+// reaches nothing.
+type Egress struct {
+	Rules  []EgressRule `json:"rules"`
+	Routes []Route      `json:"routes,omitempty"`
+}
+
+// An EgressRule is one entry of an allow or deny list and its origin.
+type EgressRule struct {
+	Phase   Phase  `json:"phase"`
+	Pattern string `json:"pattern"` // as declared: host, host:port, *.host, *, **, address, CIDR
+	Allow   bool   `json:"allow"`   // false denies, and a denial wins over any allow
+	Source  string `json:"source"`  // "kit <ref>" or "operator"
+}
+
+// A Route makes an allowed name dial another address. It grants nothing: the
+// name must still be allowed, and TLS is still verified for the name.
+type Route struct {
+	Name string `json:"name"` // host name, lower case
+	Addr string `json:"addr"` // IP:port that is dialled for every port of Name, or IP alone to keep the port
+}
+
+// A Hook is a command that the engine runs in the sandbox.
+type Hook struct {
+	Kit         string   `json:"kit"`
+	Index       int      `json:"index"` // within the Kit's list for that phase, for messages
+	Phase       Phase    `json:"phase"` // Install: once at create; Runtime: at every boot
+	Argv        []string `json:"argv"`
+	User        string   `json:"user"` // uid or name; empty: root for install, the image user for startup
+	Env         []string `json:"env"`  // names let through besides the platform baseline
+	Background  bool     `json:"background,omitempty"`
+	Description string   `json:"description,omitempty"`
+}
+
+// A File is written by the engine at start.
+type File struct {
+	Kit       string `json:"kit"`
+	Path      string `json:"path"`
+	Content   string `json:"content"`
+	Mode      uint32 `json:"mode"` // permission bits; 0 means 0644
+	Overwrite bool   `json:"overwrite"`
+}
+
+// A Launch is how the workload is started.
+type Launch struct {
+	Argv        []string `json:"argv"`                  // entrypoint and cmd of the image
+	Entrypoint  []string `json:"entrypoint"`            // entrypoint alone; the interactive tail is appended to it
+	Interactive []string `json:"interactive,omitempty"` // valid only when InteractiveStated
+	// InteractiveStated tells a stated empty tail from none.
+	InteractiveStated bool     `json:"interactiveStated,omitempty"`
+	Env               []string `json:"env"` // NAME=value, the final container environment, sorted
+	Dir               string   `json:"dir"`
+	User              Identity `json:"user"`
+	// Bash makes the engine start the workload under bash, so that the file
+	// named by BASH_ENV is sourced.
+	Bash bool `json:"bash,omitempty"`
+}
+
+// An Identity is a user of the image, resolved.
+type Identity struct {
+	Name string   `json:"name"` // empty when the image has no login for UID
+	UID  uint32   `json:"uid"`
+	GID  uint32   `json:"gid"`
+	Home string   `json:"home"`
+	Gids []uint32 `json:"gids,omitempty"` // supplementary groups
+}
