@@ -27,6 +27,13 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Volumes are the storage requests behind some of Machine.Mounts.
+	Volumes []Volume `json:"volumes"`
+
+	// Workspace is the host directory mounted at Launch.Dir; empty when the
+	// workspace is a directory of the sandbox itself.
+	Workspace string `json:"workspace,omitempty"`
+
 	// Surface is the permission surface that was granted, in the canonical
 	// JSON of package spec/surface.
 	Surface json.RawMessage `json:"surface"`
@@ -120,4 +127,16 @@ type Identity struct {
 	GID  uint32   `json:"gid"`
 	Home string   `json:"home"`
 	Gids []uint32 `json:"gids,omitempty"` // supplementary groups
+}
+
+// A Volume is one storage request as it was granted. Its terms are kept with
+// the storage, since a later sandbox of the same name must ask for the same.
+type Volume struct {
+	Path      string   `json:"path"`                // cleaned, in the machine
+	Kits      []string `json:"kits"`                // who asks for it
+	Source    string   `json:"source,omitempty"`    // host directory of the data; empty for tmpfs
+	Tmpfs     bool     `json:"tmpfs,omitempty"`     // memory, gone at stop
+	SizeBytes *int64   `json:"sizeBytes,omitempty"` // nil: not stated
+	Mode      *uint32  `json:"mode,omitempty"`      // of fresh storage; nil: not stated
+	Note      string   `json:"note,omitempty"`      // what the user should know, e.g. that the size is advisory
 }
