@@ -48,9 +48,6 @@ type request struct {
 	GraceMillis int64 `json:"graceMillis,omitempty"`
 	IfIdle      bool  `json:"ifIdle,omitempty"`
 	Remove      bool  `json:"remove,omitempty"`
-
-	// For watch: the sandbox is removed when this connection ends.
-	Own bool `json:"own,omitempty"`
 }
 
 type reply struct {
@@ -126,10 +123,10 @@ func send(c *net.UnixConn, v any, f *os.File) error {
 	return err
 }
 
-// receive reads one packet into v and returns the file that came with it, or
-// nil. The end of the connection is [io.EOF].
-func receive(c *net.UnixConn, v any) (*os.File, error) {
-	b, oob := make([]byte, maxPacket), make([]byte, unix.CmsgSpace(4))
+// receive reads one packet of at most max bytes into v and returns the file
+// that came with it, or nil. The end of the connection is [io.EOF].
+func receive(c *net.UnixConn, v any, max int) (*os.File, error) {
+	b, oob := make([]byte, max), make([]byte, unix.CmsgSpace(4))
 	n, on, flags, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil {
 		return nil, err
