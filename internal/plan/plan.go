@@ -115,6 +115,10 @@ type Launch struct {
 	Env               []string `json:"env"` // NAME=value, the final container environment, sorted
 	Dir               string   `json:"dir"`
 	User              Identity `json:"user"`
+	// Owned names the variables of Env that belong to the host: an override
+	// at exec does not reach them.
+	Owned []string `json:"owned,omitempty"`
+
 	// Bash makes the engine start the workload under bash, so that the file
 	// named by BASH_ENV is sourced.
 	Bash bool `json:"bash,omitempty"`
