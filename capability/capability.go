@@ -91,6 +91,10 @@ type Contribution struct {
 	Kit     string // how messages name the Kit; of the first, when several were merged
 	Request Request
 
+	// Workload says that Kit is the workload of the composition. Some rules
+	// let its declaration govern.
+	Workload bool
+
 	// From holds what was merged into this one, in composition order, so that
 	// hooks, rules and records can name every Kit. Nil when the request is as
 	// its Kit wrote it.
