@@ -170,8 +170,14 @@ func (k *Keeper) install(ctx context.Context) error {
 // startup writes the files and runs the startup hooks. A hook that fails is a
 // problem of the sandbox, not the end of it: whoever mends it must get in.
 func (k *Keeper) startup(ctx context.Context) error {
+	l := k.Plan.Launch
+	if l.Dir != "" && l.Dir != "/" {
+		if err := k.Guest.MakeDir(ctx, l.Dir, l.User); err != nil {
+			k.problem(fmt.Errorf("working directory %s: %w", l.Dir, err))
+		}
+	}
 	for _, f := range k.Plan.Files {
-		if err := k.writeFile(ctx, f); err != nil {
+		if err := k.Guest.WriteFile(ctx, f, l.User); err != nil {
 			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
 		}
 	}
@@ -192,14 +198,6 @@ func (k *Keeper) startup(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (k *Keeper) writeFile(ctx context.Context, f plan.File) error {
-	c, err := k.Driver.Dial(ctx, k.Plan.Machine.ID)
-	if err != nil {
-		return err
-	}
-	return k.Guest.WriteFile(ctx, c, f, k.Plan.Launch.User)
 }
 
 // problem records err; the first one is what the creator gets.

@@ -62,11 +62,7 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 }
 
 func (k *Keeper) hookCommand(ctx context.Context, h plan.Hook, out *tail) (int, error) {
-	c, err := k.Driver.Dial(ctx, k.Plan.Machine.ID)
-	if err != nil {
-		return 0, err
-	}
-	return k.Guest.Run(ctx, c, Command{Args: h.Argv, User: HookUser(h, k.Plan.Launch), Dir: k.Plan.Launch.Dir,
+	return k.Guest.Run(ctx, Command{Args: h.Argv, User: HookUser(h, k.Plan.Launch), Dir: k.Plan.Launch.Dir,
 		Env: HookEnv(h, k.Plan.Launch, k.Plan.Machine.Hostname)}, out)
 }
 

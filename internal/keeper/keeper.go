@@ -38,15 +38,18 @@ type Boundary interface {
 	Close() error
 }
 
-// A Guest runs commands in a machine. Each call has a connection of its own and
-// closes it.
+// A Guest does things in the machine. Its methods can be called concurrently.
 type Guest interface {
 	// Run runs c to its end and writes what it prints, stdout and stderr
 	// together, to out. An error means that no end was seen.
-	Run(ctx context.Context, conn net.Conn, c Command, out io.Writer) (exitCode int, err error)
+	Run(ctx context.Context, c Command, out io.Writer) (exitCode int, err error)
 
 	// WriteFile writes f, owned by id, with the parents it lacks.
-	WriteFile(ctx context.Context, conn net.Conn, f plan.File, id plan.Identity) error
+	WriteFile(ctx context.Context, f plan.File, id plan.Identity) error
+
+	// MakeDir makes the directory path, owned by id, unless something is
+	// there.
+	MakeDir(ctx context.Context, path string, id plan.Identity) error
 }
 
 // A Command is what a hook asks of a [Guest].

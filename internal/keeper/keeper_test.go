@@ -129,8 +129,7 @@ func (w *world) Wait(ctx context.Context, id string) error {
 	}
 }
 
-func (w *world) Run(ctx context.Context, conn net.Conn, c Command, out io.Writer) (int, error) {
-	defer conn.Close()
+func (w *world) Run(ctx context.Context, c Command, out io.Writer) (int, error) {
 	w.note("hook %s as %s", strings.Join(c.Args, " "), c.User)
 	if w.run != nil {
 		return w.run(ctx, c, out)
@@ -138,8 +137,9 @@ func (w *world) Run(ctx context.Context, conn net.Conn, c Command, out io.Writer
 	return 0, nil
 }
 
-func (w *world) WriteFile(_ context.Context, conn net.Conn, f plan.File, id plan.Identity) error {
-	defer conn.Close()
+func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }
+
+func (w *world) WriteFile(_ context.Context, f plan.File, id plan.Identity) error {
 	w.note("file %s for %d", f.Path, id.UID)
 	return nil
 }
