@@ -27,6 +27,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -278,7 +279,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 
 // solveOpt translates r for BuildKit.
 func (r *Request) solveOpt(land *landing) (client.SolveOpt, error) {
-	context, err := fsutil.NewFS(r.Context)
+	files, err := fsutil.NewFS(r.Context)
 	if err != nil {
 		return client.SolveOpt{}, err
 	}
@@ -317,7 +318,7 @@ func (r *Request) solveOpt(land *landing) (client.SolveOpt, error) {
 		attrs["context:"+strings.TrimSuffix(n.Name, ":latest")] = "oci-layout://" + id + "@" + n.Digest.String()
 	}
 	opt := client.SolveOpt{
-		LocalMounts:   map[string]fsutil.FS{"context": context, "dockerfile": context},
+		LocalMounts:   map[string]fsutil.FS{"context": files, "dockerfile": files},
 		FrontendAttrs: attrs,
 		Exports:       []client.ExportEntry{export},
 		OCIStores:     stores,
@@ -350,4 +351,16 @@ func exported(resp map[string]string) (ocispec.Descriptor, error) {
 	}
 	desc.Annotations = nil
 	return desc, nil
+}
+
+// tag names the image in the layout. With no tag there is nothing to do.
+func (r *Request) tag(ctx context.Context, desc ocispec.Descriptor) error {
+	if r.Tag == "" {
+		return nil
+	}
+	s, err := layout.Open(r.Layout)
+	if err != nil {
+		return err
+	}
+	return s.Tag(ctx, desc, r.Tag)
 }

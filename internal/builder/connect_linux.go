@@ -86,7 +86,7 @@ func attach(ctx context.Context, dir string) (*client.Client, int, error) {
 	pid := peerPID(conn)
 	first := make(chan net.Conn, 1)
 	first <- conn
-	c, err := client.New(ctx, "unix://builder", client.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+	c, err := client.New(ctx, "unix:///builder", client.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		select {
 		case c := <-first:
 			return c, nil
@@ -156,21 +156,14 @@ func start(ctx context.Context, dir string, l Launch) error {
 	}
 	defer ready.Close()
 
-	cmd := exec.Command(program, "serve", "--dir", dir, "--ready-fd", "3",
-		"--idle", l.Idle.String(), "--cache-bytes", strconv.FormatInt(l.CacheBytes, 10))
-	cmd.Args[0] = "kit-builder"
-	cmd.Dir = "/"
-	cmd.Env = serveEnv(os.Environ())
+	cmd := serveCommand(program, ServeOptions{Dir: dir, Idle: l.Idle, CacheBytes: l.CacheBytes})
+	cmd.Args = append(cmd.Args, "--ready-fd", "3")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{tell}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	err = cmd.Start()
 	tell.Close()
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("starting the builder needs root, or a user namespace that kitbox makes: run it through kitbox build: %w", kiterr.ErrUnavailable)
-	}
 	if err != nil {
-		return fmt.Errorf("starting the builder: %w", err)
+		return startError(err)
 	}
 	go cmd.Wait() // it may end while this process still runs
 	said := make(chan string, 1)
@@ -192,6 +185,49 @@ func start(ctx context.Context, dir string, l Launch) error {
 		cmd.Process.Kill()
 		return fmt.Errorf("the builder did not answer in time; see %s: %w", log.Name(), ctx.Err())
 	}
+}
+
+// Foreground runs a builder as a child in namespaces of its own until ctx is
+// done or it ends.
+func Foreground(ctx context.Context, o ServeOptions) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := serveCommand(self, o)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	if err := cmd.Start(); err != nil {
+		return startError(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		cmd.Process.Signal(unix.SIGTERM)
+		return <-done
+	}
+}
+
+// serveCommand returns the command that runs [Serve] where it can: as PID 1 of
+// new namespaces and leader of a session that no terminal's end reaches.
+func serveCommand(program string, o ServeOptions) *exec.Cmd {
+	cmd := exec.Command(program, "serve", "--dir", o.Dir, "--idle", o.idle().String(),
+		"--cache-bytes", strconv.FormatInt(o.cacheBytes(), 10))
+	cmd.Args[0] = "kit-builder"
+	cmd.Dir = "/"
+	cmd.Env = serveEnv(os.Environ())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	return cmd
+}
+
+func startError(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("starting the builder needs root or a user namespace, which kitbox makes; build with kitbox: %w", kiterr.ErrUnavailable)
+	}
+	return fmt.Errorf("starting the builder: %w", err)
 }
 
 // serveEnv keeps what a builder needs of the environment: it outlives the

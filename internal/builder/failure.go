@@ -58,8 +58,8 @@ func (f *Failure) Unwrap() []error {
 
 var (
 	// BuildKit's texts; they carry no type across the wire.
-	missingBase = regexp.MustCompile(`failed to (?:resolve source metadata for|load cache key: |copy: |do request: )?\s*(\S+): (.*)$`)
-	exitCode    = regexp.MustCompile(`did not complete successfully: (exit code: \d+)`)
+	sourceMetadata = regexp.MustCompile(`failed to resolve source metadata for (\S+): (.*)$`)
+	exitCode       = regexp.MustCompile(`did not complete successfully: (exit code: \d+)`)
 
 	// What programs say when there is no network, and one must not guess
 	// from an exit code.
@@ -118,8 +118,6 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 	}
 	return f
 }
-
-var sourceMetadata = regexp.MustCompile(`failed to resolve source metadata for (\S+): (.*)$`)
 
 func (f *Failure) missingBase(ref, why string) {
 	f.family = kiterr.ErrNotFound
@@ -181,4 +179,13 @@ func diskFull(err error) error {
 		return &Failure{Message: "the disk is full", Next: "free some space, or drop the build cache with kit-builder prune", family: kiterr.ErrUnavailable, cause: err}
 	}
 	return err
+}
+
+// AsFailure returns err as a [*Failure], making one of other errors.
+func AsFailure(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return &Failure{Message: oneLine(err.Error(), 2000), cause: err}
 }

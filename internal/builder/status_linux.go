@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/moby/buildkit/client"
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -84,4 +85,28 @@ func diskUsage(dir string) int64 {
 		return nil
 	})
 	return n
+}
+
+// Prune drops what the builder in dir has cached and nobody uses, and returns
+// its size in bytes. It starts a builder if none runs, since the cache is the
+// builder's to change.
+func Prune(ctx context.Context, dir string) (int64, error) {
+	c, err := Connect(ctx, dir, Launch{})
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	var freed int64
+	ch := make(chan client.UsageInfo)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for u := range ch {
+			freed += u.Size
+		}
+	}()
+	err = c.Prune(ctx, ch, client.PruneAll)
+	close(ch)
+	<-done
+	return freed, err
 }
