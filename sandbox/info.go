@@ -118,15 +118,19 @@ type HookRun struct {
 	Duration   time.Duration `json:"durationNs"`
 }
 
-// A PolicyEvent is one decision about traffic.
+// A PolicyEvent is one decision about traffic, or several equal ones.
 type PolicyEvent struct {
-	Time    time.Time `json:"time"`
-	Phase   string    `json:"phase"`
-	Kind    string    `json:"kind"` // dns, tcp, udp, ...
-	Host    string    `json:"host,omitzero"`
-	Addr    string    `json:"addr,omitzero"` // the address the sandbox used
-	Port    uint16    `json:"port,omitzero"`
-	Allowed bool      `json:"allowed"`
-	Reason  string    `json:"reason"`
-	Rule    string    `json:"rule,omitzero"`
+	Time     time.Time `json:"time"`
+	Phase    string    `json:"phase"`
+	Kind     string    `json:"kind"`    // dns, connect, packet, cut or overflow
+	Verdict  string    `json:"verdict"` // allow, deny, or failed: allowed, and not reachable
+	Allowed  bool      `json:"allowed"`
+	Host     string    `json:"host"`
+	Port     uint16    `json:"port,omitzero"`
+	Protocol string    `json:"protocol,omitzero"`
+	Dialled  string    `json:"dialled,omitzero"` // the address that was connected to
+	Reason   string    `json:"reason"`
+	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared
+	Source   string    `json:"source,omitzero"` // who asked for it
+	Count    int       `json:"count"`           // how many decisions this stands for
 }

@@ -76,12 +76,16 @@ one array; with --json and --follow they are one object a line, without end.`,
 }
 
 func writeEvent(w io.Writer, ev sandbox.PolicyEvent) error {
-	verdict := "refused"
-	if ev.Allowed {
-		verdict = "allowed"
+	verdict := map[string]string{"allow": "allowed", "deny": "refused"}[ev.Verdict]
+	if verdict == "" {
+		verdict = ev.Verdict
 	}
-	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
-		printable(destination(ev)), printable(ev.Reason))
+	times := ""
+	if ev.Count > 1 {
+		times = fmt.Sprintf(" (%d times)", ev.Count)
+	}
+	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
+		printable(destination(ev)), printable(ev.Reason), times)
 	return err
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -108,9 +110,10 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 			continue
 		}
 		w := what{destination(ev), ev.Reason}
-		if counts[w]++; counts[w] == 1 {
+		if counts[w] == 0 {
 			order = append(order, w)
 		}
+		counts[w] += max(ev.Count, 1)
 	}
 	if len(order) == 0 {
 		return
@@ -134,13 +137,10 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 
 func destination(ev sandbox.PolicyEvent) string {
 	host := ev.Host
-	if host == "" {
-		host = ev.Addr
-	}
 	if ev.Port != 0 {
-		host = fmt.Sprintf("%s:%d", host, ev.Port)
+		host = net.JoinHostPort(host, strconv.Itoa(int(ev.Port)))
 	}
-	return strings.TrimSpace(ev.Kind + " " + host)
+	return ev.Kind + " " + host
 }
 
 func dedupe(list []string) []string {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -91,15 +92,27 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 	return a.Status, nil
 }
 
-// A Session is a connection to the guest that counts as a command in flight
-// until it is closed.
+// A Session is a command in flight and a connection to the guest for it.
 type Session struct {
 	Conn net.Conn
 	hold *net.UnixConn
+
+	mu   sync.Mutex
+	more []*Session // guarded by mu; opened on the way
 }
 
-// Close ends the session; the connection to the guest with it.
-func (s *Session) Close() error { return errors.Join(s.Conn.Close(), s.hold.Close()) }
+// Close ends the session; the connections to the guest with it.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	more := s.more
+	s.more = nil
+	s.mu.Unlock()
+	errs := []error{s.Conn.Close(), s.hold.Close()}
+	for _, m := range more {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // Dial opens a session. It waits for a boot that is going on to end; when
 // early, startup hooks are waited for only so long. ctx bounds the call and not

@@ -72,8 +72,14 @@ type Keeper struct {
 	// does not keep the file.
 	Attach func(ctx context.Context, netns *os.File, p plan.Phase) (Boundary, error)
 
-	// Remove deletes the state directory; the machine is gone by then.
-	Remove func(ctx context.Context) error
+	// Remove deletes the state directory; the machine is gone by then. keep
+	// says whether storage that was made for the sandbox outlives it, as it
+	// does unless the sandbox never came to be.
+	Remove func(ctx context.Context, keep bool) error
+
+	// Create says that the sandbox is being made: a boot that fails removes
+	// it. Otherwise it is left stopped.
+	Create bool
 
 	// Volatile says that the sandbox ends with its creator.
 	Volatile bool
@@ -194,8 +200,8 @@ func (k *Keeper) end() {
 	}
 }
 
-// giveUp takes back what a boot had made. A sandbox that never was installed is
-// deleted, since its creation failed; one that was is left stopped.
+// giveUp takes back what a boot had made: all of it, if the sandbox was being
+// made or never was installed.
 func (k *Keeper) giveUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 	defer cancel()
@@ -203,8 +209,8 @@ func (k *Keeper) giveUp() error {
 	if err != nil {
 		return err
 	}
-	if !journal.Installed(es) || k.Volatile {
-		return k.remove(ctx)
+	if k.Create || k.Volatile || !journal.Installed(es) {
+		return k.remove(ctx, false)
 	}
 	return k.stop(ctx, killGrace)
 }
@@ -235,7 +241,7 @@ func (k *Keeper) supervise() {
 	defer done()
 	var err error
 	if k.Volatile {
-		err = k.remove(after)
+		err = k.remove(after, true)
 	} else {
 		err = errors.Join(k.Driver.Stop(after, k.Plan.Machine.ID, 0), k.journal().Append(journal.Stopped, "the machine ended by itself"))
 	}
@@ -262,7 +268,7 @@ func (k *Keeper) stop(ctx context.Context, grace time.Duration) error {
 	return k.journal().Append(journal.Stopped, "")
 }
 
-func (k *Keeper) remove(ctx context.Context) error {
+func (k *Keeper) remove(ctx context.Context, keep bool) error {
 	if err := k.journal().Append(journal.Removing, ""); err != nil {
 		k.log().Error("journal", "err", err)
 	}
@@ -276,7 +282,7 @@ func (k *Keeper) remove(ctx context.Context) error {
 		// machine by.
 		return fmt.Errorf("removing sandbox %s: %w", k.Plan.Name, err)
 	}
-	return k.Remove(ctx)
+	return k.Remove(ctx, keep)
 }
 
 func (k *Keeper) closeBoundary() {

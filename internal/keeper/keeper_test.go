@@ -200,7 +200,7 @@ func (w *world) live(t *testing.T, dir string, p *plan.Plan, volatile bool, crea
 		w.note("attach in %s", p)
 		return fence{w}, nil
 	}
-	k.Remove = func(context.Context) error { w.note("forget"); return os.RemoveAll(dir) }
+	k.Remove = func(_ context.Context, keep bool) error { w.note("forget, keep %v", keep); return os.RemoveAll(dir) }
 	x := &life{t: t, k: k, client: Client{dir}, done: make(chan error, 1)}
 	go func() { x.done <- k.Serve(l, creator) }()
 	t.Cleanup(func() {
@@ -324,7 +324,7 @@ func TestAFailedInstallHookEndsTheCreationAndLeavesNothing(t *testing.T) {
 	if err := x.end(); err == nil {
 		t.Error("serve ended without an error")
 	}
-	wantHistory(t, w, "create", "start", "attach in install", "hook in a as 0", "stop 0s", "remove", "boundary closed", "forget")
+	wantHistory(t, w, "create", "start", "attach in install", "hook in a as 0", "stop 0s", "remove", "boundary closed", "forget, keep false")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the state directory is left: %v", err)
 	}
@@ -472,7 +472,7 @@ func TestACreatorThatEndsTakesItsVolatileSandboxAlong(t *testing.T) {
 			ours.Close()
 			x.end()
 			h := w.history()
-			if len(h) < 2 || h[len(h)-1] != "forget" || !slices.Contains(h, "remove") {
+			if len(h) < 2 || !strings.HasPrefix(h[len(h)-1], "forget") || !slices.Contains(h, "remove") {
 				t.Errorf("history: %v", h)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -546,7 +546,7 @@ func TestAnInterruptedInstallIsNotRepeated(t *testing.T) {
 	if err := x.end(); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("serve: %v", err)
 	}
-	wantHistory(t, w, "stop 0s", "remove", "forget")
+	wantHistory(t, w, "stop 0s", "remove", "forget, keep false")
 }
 
 func TestAMachineThatEndsByItselfIsStopped(t *testing.T) {

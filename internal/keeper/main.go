@@ -65,7 +65,7 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 		send(creator, reply{Error: failed(err)}, nil)
 		return err
 	}
-	k.Volatile, k.Log = b.Volatile, log
+	k.Create, k.Volatile, k.Log = b.Create, b.Volatile, log
 	go func() {
 		select {
 		case <-k.Booted():

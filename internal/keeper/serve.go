@@ -203,7 +203,7 @@ func (k *Keeper) shutdown(grace time.Duration, remove bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace+cleanupTime)
 	defer cancel()
 	if remove || k.Volatile {
-		return k.remove(ctx)
+		return k.remove(ctx, true)
 	}
 	return k.stop(ctx, grace)
 }

@@ -111,6 +111,7 @@ func Environment(env []string) []string {
 }
 
 type bootRequest struct {
+	Create   bool `json:"create"`
 	Volatile bool `json:"volatile"`
 }
 
@@ -131,7 +132,7 @@ type BootOptions struct {
 // [sandbox.HookError] of the runtime phase leaves it running, which up reports.
 // When ctx ends first the keeper takes back what it has made.
 func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) {
-	if err := send(p.creator, bootRequest{Volatile: o.Volatile}, nil); err != nil {
+	if err := send(p.creator, bootRequest{Create: o.Create, Volatile: o.Volatile}, nil); err != nil {
 		return false, p.died(err)
 	}
 	type end struct {
