@@ -5,12 +5,12 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/kitbox-dev/kitbox/assemble/passwd"
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-const passwd = `#root:x:5:5::/nowhere:/bin/sh
+const accounts = `#root:x:5:5::/nowhere:/bin/sh
 root:x:0:0:root:/root:/bin/bash
 short:x:7:7
 relative:x:8:8::home:/bin/sh
@@ -19,7 +19,7 @@ toolarge:x:4294967295:0::/x:/bin/sh
 agent:x:1000:1000::/home/agent:/bin/bash
 `
 
-const group = `root:x:0:
+const groups = `root:x:0:
 docker:x:99:other,agent
 #docker:x:98:agent
 agent:x:1000:agent
@@ -52,23 +52,23 @@ func TestResolve(t *testing.T) {
 		{"1234", plan.Identity{}, true},
 		{" agent", plan.Identity{}, true},
 	} {
-		got, err := account.Resolve(passwd, group, c.user)
+		got, err := account.Resolve(accounts, groups, c.user)
 		if (err != nil) != c.err || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("Resolve(%q) = %+v, %v; want %+v", c.user, got, err, c.want)
 		}
-		if err != nil && !errors.Is(err, kiterr.ErrNotFound) {
-			t.Errorf("Resolve(%q): %v is not of the family not found", c.user, err)
+		if err != nil && !errors.Is(err, passwd.ErrUnresolved) {
+			t.Errorf("Resolve(%q): %v is not unresolved", c.user, err)
 		}
 	}
 }
 
 func TestLenientTakesANumberWithoutARecord(t *testing.T) {
-	got, err := account.Lenient(passwd, group, "1234:sudo")
+	got, err := account.Lenient(accounts, groups, "1234:sudo")
 	if err != nil || !reflect.DeepEqual(got, plan.Identity{UID: 1234, GID: 27, Home: "/"}) {
 		t.Errorf("Lenient = %+v, %v", got, err)
 	}
-	for _, bad := range []string{"nobody-here", "4294967295", ""} {
-		if got, err := account.Lenient(passwd, group, bad); err == nil {
+	for _, bad := range []string{"nobody-here", "4294967295", "", "1234:nogroup", "agent:nogroup", "1000:nogroup"} {
+		if got, err := account.Lenient(accounts, groups, bad); err == nil {
 			t.Errorf("Lenient(%q) = %+v", bad, got)
 		}
 	}

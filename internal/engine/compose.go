@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
-	config, err := e.image(ctx, ordered(set.Layers, kits))
+	config, err := imageConfig(ordered(set.Layers, kits))
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
 		return nil, err
 	}
-	if err := addWorkspace(p, o.Workspace, e.c.Owner); err != nil {
+	if err := addWorkspace(p, o.Workspace); err != nil {
 		return nil, err
 	}
 	p.Skipped = skipped(selection)
@@ -141,6 +142,15 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	return c, nil
 }
 
+// fetcher is the configured one, telling o what it does.
+func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
+	f := e.c.Fetcher()
+	if o.Progress != nil {
+		f.Progress = &lineWriter{step: "build", tell: o.Progress}
+	}
+	return f
+}
+
 // A loadedKit is a Kit with its create-phase args expanded.
 type loadedKit struct {
 	image      *fetch.Kit
@@ -151,10 +161,7 @@ type loadedKit struct {
 // load fetches every Kit and expands its args. All that is wrong with the args
 // of any is reported together.
 func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit, error) {
-	f := e.c.Fetcher
-	if o.Progress != nil {
-		f.Progress = &lineWriter{step: "build", tell: o.Progress}
-	}
+	f := e.fetcher(o)
 	used := map[string]bool{}
 	var kits []loadedKit
 	for _, ref := range o.Kits {
@@ -331,19 +338,23 @@ func requests(cs []capability.Contribution) []capability.Request {
 const defaultWorkspace = "/workspace"
 
 // addWorkspace mounts the host directory at the working directory, so that what
-// is made there by the image's user belongs to owner outside, and orders the
-// mounts so that none hides another.
-func addWorkspace(p *plan.Plan, dir string, owner func(dir string) (uid, gid uint32, err error)) error {
+// is made there by the image's user belongs to the directory's owner outside, and
+// orders the mounts so that none hides another.
+func addWorkspace(p *plan.Plan, dir string) error {
 	if dir != "" {
 		if p.Launch.Dir == "/" {
 			p.Launch.Dir = defaultWorkspace
 		}
-		uid, gid, err := owner(dir)
+		st, err := os.Stat(dir)
 		if err != nil {
-			return err
+			return fmt.Errorf("workspace %w", err)
+		}
+		sys, ok := st.Sys().(*unixStat)
+		if !ok {
+			return fmt.Errorf("workspace %s: who owns it cannot be read", dir)
 		}
 		p.Machine.Mounts = append(p.Machine.Mounts, plan.Mount{Kind: plan.MountBind, Path: p.Launch.Dir, Source: dir,
-			Owner: &plan.OwnerMap{HostUID: uid, HostGID: gid, MachineUID: p.Launch.User.UID, MachineGID: p.Launch.User.GID}})
+			Owner: &plan.OwnerMap{HostUID: sys.Uid, HostGID: sys.Gid, MachineUID: p.Launch.User.UID, MachineGID: p.Launch.User.GID}})
 	}
 	slices.SortStableFunc(p.Machine.Mounts, func(a, b plan.Mount) int {
 		return strings.Count(a.Path, "/") - strings.Count(b.Path, "/")

@@ -18,8 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/opencontainers/go-digest"
-
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/handler"
@@ -29,11 +28,9 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
-	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
-	"github.com/kitbox-dev/kitbox/spec"
 )
 
 // Config is what an engine is made of. All fields without a comment that says
@@ -41,7 +38,12 @@ import (
 type Config struct {
 	Home   string
 	Driver driver.Driver
-	Kits   Kits
+
+	// Fetcher returns what Kits are fetched and built with.
+	Fetcher func() *fetch.Fetcher
+
+	// Base makes the platform base.
+	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
 
 	// Attach puts a boundary for p around a network namespace, logging what
 	// it decides to log and keeping what it must remember in dir.
@@ -59,22 +61,6 @@ type Config struct {
 
 	// Env is what keepers inherit.
 	Env []string
-}
-
-// Kits finds and builds Kits.
-type Kits interface {
-	// Load returns the Kit that ref names: a directory is built if need be,
-	// with args for those of its build-phase args that they name; anything
-	// else is an image of the local store.
-	Load(ctx context.Context, ref string, args map[string]string, progress func(sandbox.Event)) (Kit, error)
-}
-
-// A Kit is one that can be composed.
-type Kit struct {
-	Ref    string
-	Digest digest.Digest // of the manifest that is used
-	Doc    *spec.Document
-	Image  layout.Image
 }
 
 // An Engine implements [sandbox.Runtime]. Its methods can be called

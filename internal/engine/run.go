@@ -106,7 +106,7 @@ func request(ctx context.Context, dial keeper.Dial, l plan.Launch, c *sandbox.Cm
 	if c.User != "" {
 		var err error
 		if id, err = keeper.LookUpUser(ctx, dial, c.User); err != nil {
-			return client.ExecRequest{}, fmt.Errorf("%w: %w", err, kiterr.ErrCannotExec)
+			return client.ExecRequest{}, fmt.Errorf("%v: %w", err, kiterr.ErrCannotExec) // not a refusal, whatever err is
 		}
 	}
 	r := client.ExecRequest{Argv: args, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids}
