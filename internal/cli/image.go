@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"text/tabwriter"
 
@@ -163,7 +162,7 @@ func (e *Env) doctor() *cobra.Command {
 				}
 			}
 			if missing > 0 {
-				return errors.Join(fmt.Errorf("%d requirements are missing on this machine: %w", missing, kiterr.ErrUnavailable))
+				return fmt.Errorf("%d requirements are missing on this machine: %w", missing, kiterr.ErrUnavailable)
 			}
 			return nil
 		},
