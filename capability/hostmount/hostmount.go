@@ -82,8 +82,10 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 // the directory belongs to the identity of one Kit.
 func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capability.Contribution, []capability.Conflict) {
 	return merge.Instances(mode, cs, func(c capability.Contribution) (string, bool) {
-		config, err := Decode(c.Request)
-		return config.Path, err == nil && !capability.HasReference(config.Path)
+		var in capability.Inspection
+		var config Config
+		_, ok := in.Read(c.Request, capability.Published, &config)
+		return config.Path, ok && !capability.HasReference(config.Path)
 	}, func(a, b capability.Contribution, path string) (capability.Contribution, *capability.Conflict) {
 		conflict := merge.Conflict(path, fmt.Sprintf("ask for a host mount at %s, which only one Kit can own", path), a, b)
 		return a, &conflict

@@ -39,6 +39,7 @@ func TestOneKitOwnsAPath(t *testing.T) {
 		ct.Merged(t, d, mode, []capability.Contribution{ct.From("a", hostmount.Type, `{"path":"/h"}`), ct.From("b", hostmount.Type, `{"path":"/h"}`)}, nil, "/h")
 		ct.Merged(t, d, mode, []capability.Contribution{ct.From("a", hostmount.Type, `{"path":"/h"}`), ct.From("b", hostmount.Type, `{"path":"/i"}`)},
 			[]string{`host-mount@1 {"path":"/h"}`, `host-mount@1 {"path":"/i"}`})
+		ct.Merged(t, d, mode, []capability.Contribution{ct.From("a", hostmount.Type, `{"path":"/h","mode":"${{ kit.args.m }}"}`), ct.From("b", hostmount.Type, `{"path":"/h"}`)}, nil, "/h")
 	}
 }
 
