@@ -106,16 +106,16 @@ type Skipped struct {
 
 // A HookRun is one execution of a hook.
 type HookRun struct {
-	Time       time.Time     `json:"time"`
-	Kit        string        `json:"kit"`
-	Phase      string        `json:"phase"`
-	Index      int           `json:"index"`
-	ExitCode   int           `json:"exitCode"`
-	Error      string        `json:"error,omitzero"` // why it could not be run, or how it was ended
-	Output     string        `json:"output"`         // stdout and stderr, the last 64 KiB
-	Truncated  bool          `json:"truncated,omitzero"`
-	Background bool          `json:"background,omitzero"`
-	Duration   time.Duration `json:"durationNs"`
+	Time       time.Time `json:"time"`
+	Kit        string    `json:"kit"`
+	Phase      string    `json:"phase"`
+	Index      int       `json:"index"`
+	ExitCode   int       `json:"exitCode"`
+	Error      string    `json:"error,omitzero"` // why it could not be run, or how it was ended
+	Output     string    `json:"output"`         // stdout and stderr, the last 64 KiB
+	Truncated  bool      `json:"truncated,omitzero"`
+	Background bool      `json:"background,omitzero"`
+	Millis     int64     `json:"durationMs"`
 }
 
 // A PolicyEvent is one decision about traffic, or several equal ones.

@@ -180,6 +180,6 @@ type WindowSize struct{ Cols, Rows uint16 }
 // A Result is the end of a command.
 type Result struct {
 	ExitCode int           `json:"exitCode"`        // 128+n when signal n ended it
-	Signal   string        `json:"signal,omitzero"` // e.g. "killed"; empty when it exited
-	Duration time.Duration `json:"durationNs"`
+	Signal   string        `json:"signal,omitzero"` // e.g. "SIGKILL"; empty when it exited
+	Duration time.Duration `json:"-"`
 }

@@ -196,7 +196,7 @@ commands print goes to their own callers and is not kept.`,
 					end = printable(r.Error)
 				}
 				fmt.Fprintf(e.Stdout, "== %s %s %d of %s: %s after %s\n", r.Time.Local().Format(time.RFC3339), list, r.Index,
-					printable(r.Kit), end, r.Duration.Round(time.Millisecond))
+					printable(r.Kit), end, time.Duration(r.Millis)*time.Millisecond)
 				if r.Truncated {
 					fmt.Fprintln(e.Stdout, "[the beginning is not kept]")
 				}

@@ -39,7 +39,7 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 	run := sandbox.HookRun{Time: time.Now().UTC(), Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Background: h.Background}
 	out := &tail{max: keptOutput}
 	code, err := k.hookCommand(ctx, h, out)
-	run.ExitCode, run.Duration = code, time.Since(run.Time)
+	run.ExitCode, run.Millis = code, time.Since(run.Time).Milliseconds()
 	run.Output, run.Truncated = strings.ToValidUTF8(string(out.bytes()), "�"), out.dropped
 	if err != nil {
 		run.Error = err.Error()
