@@ -72,10 +72,10 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving the machine's description: %w", err)
 	}
-	if err := inside.Build(c, fds); err != nil {
+	if err := inside.Detach(c.Hostname); err != nil {
 		return nil, err
 	}
-	if err := inside.Detach(c.Hostname); err != nil {
+	if err := inside.Build(c, fds); err != nil {
 		return nil, err
 	}
 	// Executed through a descriptor, it would be called "5" in ps.

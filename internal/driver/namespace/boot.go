@@ -2,12 +2,15 @@ package namespace
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,16 +19,38 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-// limitsOf returns the cgroup limits of p, or an error if p wants them enforced
-// and they cannot be.
-func limitsOf(p plan.Machine) (cgroup.Limits, error) {
-	l := cgroup.Limits{CPUMillis: p.Limits.CPUMillis, MemoryBytes: p.Limits.MemoryBytes, Pids: p.Limits.Pids}
+// limitsOf returns the cgroup limits of p, and which of those that p asks for
+// cannot hold here.
+func limitsOf(p plan.Machine) (l cgroup.Limits, unenforced []string) {
+	l = cgroup.Limits{CPUMillis: p.Limits.CPUMillis, MemoryBytes: p.Limits.MemoryBytes, Pids: p.Limits.Pids}
+	unenforced = cgroup.System{}.Check(l)
 	if l.Pids == 0 {
 		l.Pids = defaultPids
 	}
-	return l, nil
+	if p.Limits.DiskBytes > 0 {
+		unenforced = append(unenforced, "disk: this driver cannot bound the writable layer")
+	}
+	return l, unenforced
+}
+
+// A LimitError refuses a machine whose limits must be enforced and cannot be.
+// It is [kiterr.ErrRefused], and [kiterr.ErrUnsupported] since another backend
+// might.
+type LimitError struct {
+	ID         string
+	Unenforced []string // as in [driver.Machine]
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("machine %s: limits cannot be enforced here: %s", e.ID, strings.Join(e.Unenforced, "; "))
+}
+
+// Is makes the two families match.
+func (e *LimitError) Is(target error) bool {
+	return target == kiterr.ErrRefused || target == kiterr.ErrUnsupported
 }
 
 // defaultPids bounds the tasks of a machine that asks for no bound: enough for
@@ -39,9 +64,9 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	limits, err := limitsOf(p)
-	if err != nil {
-		return err
+	limits, unenforced := limitsOf(p)
+	if len(unenforced) > 0 && p.Limits.Enforce {
+		return &LimitError{m.id, unenforced}
 	}
 	guest, err := d.guest()
 	if err != nil {
@@ -81,10 +106,15 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 		_ = cmd.Process.Kill()
 		return err
 	}
-	group, notes, err := cgroup.Make("kitbox", m.id, limits, r.PID)
-	r.Cgroups = group.Paths()
+	dirs, notes, err := cgroup.System{}.Make(m.cgroupName(), limits, r.PID)
+	r.Cgroups = dirs
+	m.run = r
 	if err != nil {
 		return fmt.Errorf("putting the machine into cgroups: %w", err)
+	}
+	unenforced = asked(unenforced, notes, p.Limits)
+	if len(unenforced) > 0 && p.Limits.Enforce {
+		return &LimitError{m.id, unenforced}
 	}
 
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", r.PID))
@@ -99,7 +129,8 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	}
 	defer func() { closeAll(files) }()
 	c.OneID = oneID(p.IDMap)
-	r.Unenforced = append(notes, more...)
+	c.Cgroup2 = cgroup.System{}.Unified()
+	r.Unenforced = append(unenforced, more...)
 	// The record is complete before the guest can go on without us.
 	if err := m.writeRun(r); err != nil {
 		return err
@@ -117,6 +148,24 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 		return m.blame(err)
 	}
 	return nil
+}
+
+// asked adds notes to unenforced, without those about limits that are only the
+// driver's own default and without saying anything twice.
+func asked(unenforced, notes []string, l plan.Limits) []string {
+	for _, n := range notes {
+		if l.Pids == 0 && strings.HasPrefix(n, "pids:") || slices.Contains(unenforced, n) {
+			continue
+		}
+		unenforced = append(unenforced, n)
+	}
+	return unenforced
+}
+
+// cgroupName is unique on this system; the id is so in its directory only.
+func (m *machine) cgroupName() string {
+	sum := sha256.Sum256([]byte(filepath.Dir(m.path)))
+	return fmt.Sprintf("%s-%x", m.id, sum[:4])
 }
 
 // oneID reports whether machines with map m have only root.
@@ -231,7 +280,7 @@ func (d *Driver) kill(m *machine) error {
 // record of it.
 func (d *Driver) clear(m *machine) error {
 	if m.run != nil && m.run.Boot == bootID() {
-		if err := cgroup.Remove("kitbox", m.run.Cgroups); err != nil {
+		if err := (cgroup.System{}).Remove(m.cgroupName(), m.run.Cgroups); err != nil {
 			return fmt.Errorf("machine %s: %w", m.id, err)
 		}
 	}

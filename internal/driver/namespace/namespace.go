@@ -120,8 +120,8 @@ func (d *Driver) Create(ctx context.Context, m plan.Machine) error {
 	if err := checkIDMap(m.IDMap); err != nil {
 		return err
 	}
-	if _, err := limitsOf(m); err != nil {
-		return err
+	if _, unenforced := limitsOf(m); len(unenforced) > 0 && m.Limits.Enforce {
+		return &LimitError{m.ID, unenforced}
 	}
 	dir, err := d.dir()
 	if err != nil {
@@ -146,8 +146,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
 	defer cancel()
 	if err := d.boot(ctx, m); err != nil {
-		// What was begun is recorded, so it goes the way of any machine.
-		m.reload()
+		// What was begun is recorded in m, so it goes the way of any machine.
 		if cerr := d.kill(m); cerr != nil {
 			err = errors.Join(err, cerr)
 		}

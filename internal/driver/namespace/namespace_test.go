@@ -127,3 +127,44 @@ func TestAMachineRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func BenchmarkLife(b *testing.B) {
+	dir := b.TempDir()
+	layer := dir + "/layer"
+	if err := rootfs.Make(layer); err != nil {
+		b.Fatal(err)
+	}
+	guest, err := guestPath()
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := &Driver{Dir: dir + "/m", GuestPath: guest}
+	ctx := context.Background()
+	var sum [6]time.Duration
+	n := 0
+	for b.Loop() {
+		m := plan.Machine{ID: "bench", Hostname: "box", Layers: []string{layer}, IDMap: ids}
+		cl := guestOf(d, m.ID)
+		run := func() error {
+			_, err := cl.Exec(ctx, client.ExecRequest{Argv: []string{"/bin/true"}}, client.Stdio{})
+			return err
+		}
+		for i, f := range []func() error{
+			func() error { return d.Create(ctx, m) },
+			func() error { return d.Start(ctx, m.ID) },
+			run, run,
+			func() error { return d.Stop(ctx, m.ID, 0) },
+			func() error { return d.Remove(ctx, m.ID) },
+		} {
+			t := time.Now()
+			if err := f(); err != nil {
+				b.Fatal(err)
+			}
+			sum[i] += time.Since(t)
+		}
+		n++
+	}
+	for i, name := range []string{"create", "start", "exec1", "exec2", "stop", "remove"} {
+		b.ReportMetric(float64(sum[i].Microseconds())/float64(n)/1000, name+"-ms")
+	}
+}

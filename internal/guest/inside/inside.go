@@ -34,6 +34,10 @@ type Config struct {
 
 	// OneID says that only id 0 exists.
 	OneID bool `json:"oneId,omitempty"`
+
+	// Cgroup2 mounts the unified cgroup tree, read-only, where programs look
+	// for their limits.
+	Cgroup2 bool `json:"cgroup2,omitempty"`
 }
 
 // A Mount is laid over the root, in order.

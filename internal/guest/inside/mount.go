@@ -58,6 +58,14 @@ func Build(c *Config, fds []int) error {
 		if err := attach(sys, "/sys"); err != nil {
 			return err
 		}
+		if c.Cgroup2 {
+			// Without one, programs do not know their limits; no more.
+			const attrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
+			if fd, err := filesystem("cgroup2", attrs); err == nil {
+				_ = over(fd, "/sys/fs/cgroup")
+				unix.Close(fd)
+			}
+		}
 	}
 	if err := devices(nodes, c.OneID); err != nil {
 		return err
