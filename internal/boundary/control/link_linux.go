@@ -39,7 +39,6 @@ type link struct {
 	netns  *os.File // keeps the namespace while the sockets come and go
 	routes *netlink.Handle
 	filter *filter
-	index  int // of hostEnd; 0 when there is no link
 }
 
 // attach makes a boundary namespace, fills it, and only then links it to the
@@ -49,7 +48,6 @@ func attach(guest *os.File) (*link, error) {
 	err := inThread(func() error { return l.build(int(guest.Fd())) })
 	runtime.KeepAlive(guest)
 	if err != nil {
-		l.detach()
 		l.closeListeners()
 		l.close()
 		return nil, err
@@ -206,7 +204,6 @@ func (l *link) join(inside *netlink.Handle, guest int, v6, guest6 bool) error {
 	if err != nil {
 		return fmt.Errorf("veth pair: %w", err)
 	}
-	l.index = index
 	if err := raise(l.routes, veth, v6, prefix(Gateway4), prefix(Gateway6)); err != nil {
 		return fmt.Errorf("%s: %w", hostEnd, err)
 	}
@@ -300,19 +297,6 @@ func (l *link) listenDNS(v6 bool) error {
 	return nil
 }
 
-// detach takes the link away; the sandbox's end goes with it, at once.
-func (l *link) detach() error {
-	if l.index == 0 {
-		return nil
-	}
-	err := l.routes.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: l.index}})
-	l.index = 0
-	if errors.Is(err, unix.ENODEV) {
-		return nil // the sandbox's namespace has gone before
-	}
-	return err
-}
-
 func (l *link) closeListeners() {
 	for _, ln := range l.tcp {
 		ln.Close()
@@ -328,7 +312,8 @@ func (l *link) closeListeners() {
 	}
 }
 
-// close lets go of the namespace, which ends with that.
+// close lets go of the namespace, which ends with that. Deleting the link first
+// would say the same to the kernel and wait 40 ms for it.
 func (l *link) close() {
 	if l.filter != nil {
 		l.filter.close()
