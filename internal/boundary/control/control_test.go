@@ -350,8 +350,8 @@ func TestStartReplacesWhatADeadBoundaryLeft(t *testing.T) {
 	g := newGuest(t)
 	at := serve(t, "tcp4", echo)
 	c := control.Config{Policy: policy(t, "runtime allow echo.example", "runtime allow other.example"), Routes: []plan.Route{route("echo.example", at)}}
-	var stored []dns.Entry
-	c.OnName = func(e dns.Entry) { stored = append(stored, e) }
+	named := make(chan dns.Entry, 2)
+	c.OnName = func(e dns.Entry) { named <- e }
 	first := start(t, g, c)
 	if _, err := g.resolve("other.example", "ip4"); err != nil {
 		t.Fatal(err)
@@ -361,8 +361,8 @@ func TestStartReplacesWhatADeadBoundaryLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	c.Names, c.OnName = stored, nil // as a keeper that was killed would have it
-	second := start(t, g, c)        // the first is still there: the worst case
+	c.Names, c.OnName = []dns.Entry{<-named, <-named}, nil // as a keeper that was killed would have it
+	second := start(t, g, c)                               // the first is still there: the worst case
 	conn, err := g.dial("tcp", netip.AddrPortFrom(before, 80).String())
 	if err != nil {
 		t.Fatal(err)

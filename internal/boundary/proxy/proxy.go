@@ -194,6 +194,7 @@ func (p *Proxy) Rejudge() int {
 	p.mu.Unlock()
 	rules := p.Rules()
 	var cut []*flow
+	var why []egress.Verdict
 	for _, f := range flows {
 		f.mu.Lock()
 		dialled, routed := f.dialled, f.routed
@@ -209,8 +210,10 @@ func (p *Proxy) Rejudge() int {
 			continue
 		}
 		f.end()
-		cut = append(cut, f)
-		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
+		cut, why = append(cut, f), append(why, v)
+	}
+	for i, v := range why { // after the last cut: a log may be slow
+		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: cut[i].host, Port: cut[i].port, Protocol: "tcp",
 			Rule: v.Rule, Source: v.Source, Why: v.Why})
 	}
 	late := time.NewTimer(time.Second)
