@@ -368,7 +368,7 @@ func allowed(t *testing.T, rules []plan.EgressRule) map[string]bool {
 
 func TestProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 150 {
+	for range 60 {
 		rules := randomRules(r)
 		base := allowed(t, rules)
 
