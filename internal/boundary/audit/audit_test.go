@@ -49,6 +49,7 @@ func TestRepeatsAreFoldedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
 		l := &Log{W: &b}
+		written := func() []Decision { l.mu.Lock(); defer l.mu.Unlock(); return lines(t, b.Bytes()) }
 		deny := Decision{Sandbox: "s", Phase: "runtime", Kind: Connect, Verdict: Deny, Host: "a.example", Port: 80, Why: "no rule"}
 		other := deny
 		other.Port = 81
@@ -56,12 +57,12 @@ func TestRepeatsAreFoldedAndCounted(t *testing.T) {
 			l.Write(deny)
 		}
 		l.Write(other)
-		if ds := lines(t, b.Bytes()); len(ds) != 2 || total(ds) != 2 {
+		if ds := written(); len(ds) != 2 || total(ds) != 2 {
 			t.Fatalf("at once: %+v", ds)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if ds := lines(t, b.Bytes()); len(ds) != 3 || total(ds) != 101 || ds[2].Count != 99 {
+		if ds := written(); len(ds) != 3 || total(ds) != 101 || ds[2].Count != 99 {
 			t.Fatalf("after the window: %+v", ds)
 		}
 		// A new window begins with a line at once, and Close ends it.
@@ -70,11 +71,11 @@ func TestRepeatsAreFoldedAndCounted(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if ds := lines(t, b.Bytes()); len(ds) != 5 || total(ds) != 103 {
+		if ds := written(); len(ds) != 5 || total(ds) != 103 {
 			t.Fatalf("after Close: %+v", ds)
 		}
 		l.Write(deny)
-		if ds := lines(t, b.Bytes()); len(ds) != 5 {
+		if ds := written(); len(ds) != 5 {
 			t.Error("written after Close")
 		}
 	})

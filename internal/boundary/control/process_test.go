@@ -108,9 +108,9 @@ func TestRootless(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to map a range of ids; as an ordinary user, run the tests under unshare -Ur")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.timeout=100s")
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.timeout=7m")
 	cmd.Env = append(os.Environ(), roleEnv+"=rootless", "TMPDIR="+openDir(t), "HOME=/")
 	const first, size = 200000, 65536 // of host ids that nobody has
 	cmd.SysProcAttr = &syscall.SysProcAttr{

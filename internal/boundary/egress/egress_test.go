@@ -335,32 +335,51 @@ func randomRule(r *rand.Rand) plan.EgressRule {
 	}
 }
 
-// allowed lists everything that p lets through, of what is tried.
-func allowed(t *testing.T, rules []plan.EgressRule) map[string]bool {
+// A trial is one question: whether host may be reached, and if addr is not
+// empty, whether it may be at that address.
+type trial struct {
+	Request
+	addr netip.Addr
+	own  bool
+}
+
+var trials = func() (all []trial) {
+	for _, phase := range []plan.Phase{plan.Install, plan.Runtime} {
+		for _, host := range someHosts {
+			for _, port := range somePorts {
+				req := Request{Phase: phase, Host: host, Port: port, Protocol: TCP}
+				all = append(all, trial{Request: req})
+				for _, addr := range someHosts[5:] {
+					all = append(all, trial{req, netip.MustParseAddr(addr), false}, trial{req, netip.MustParseAddr(addr), true})
+				}
+			}
+		}
+	}
+	return all
+}()
+
+// allowed answers every trial.
+func allowed(t *testing.T, rules []plan.EgressRule) []bool {
 	t.Helper()
 	p, err := New(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]bool{}
-	for _, phase := range []plan.Phase{plan.Install, plan.Runtime} {
-		for _, host := range someHosts {
-			could := false
-			for _, port := range somePorts {
-				req := Request{Phase: phase, Host: host, Port: port, Protocol: TCP}
-				ok := p.Decide(req).Allow
-				could = could || ok
-				got[fmt.Sprintf("%s %s %d", phase, host, port)] = ok
-				for _, addr := range someHosts[5:] {
-					for _, own := range []bool{false, true} {
-						got[fmt.Sprintf("%s %s %d %s %v", phase, host, port, addr, own)] = p.DecideAddr(req, netip.MustParseAddr(addr), own).Allow
-					}
-				}
-			}
-			// 7 stands for all ports that no rule mentions.
-			if c := p.CouldAllow(phase, host).Allow; c != could {
-				t.Fatalf("CouldAllow(%s, %s) = %v, but some port is %v; rules %+v", phase, host, c, could, rules)
-			}
+	got := make([]bool, len(trials))
+	could := map[Request]bool{}
+	for i, x := range trials {
+		if x.addr.IsValid() {
+			got[i] = p.DecideAddr(x.Request, x.addr, x.own).Allow
+			continue
+		}
+		got[i] = p.Decide(x.Request).Allow
+		// 7 stands for all ports that no rule mentions.
+		name := Request{Phase: x.Phase, Host: x.Host}
+		could[name] = could[name] || got[i]
+	}
+	for name, want := range could {
+		if c := p.CouldAllow(name.Phase, name.Host).Allow; c != want {
+			t.Fatalf("CouldAllow(%s, %s) = %v, but some port is %v; rules %+v", name.Phase, name.Host, c, want, rules)
 		}
 	}
 	return got
@@ -368,29 +387,29 @@ func allowed(t *testing.T, rules []plan.EgressRule) map[string]bool {
 
 func TestProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 60 {
+	for range 100 {
 		rules := randomRules(r)
 		base := allowed(t, rules)
 
 		shuffled := slices.Clone(rules)
 		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		for k, v := range allowed(t, shuffled) {
-			if v != base[k] {
-				t.Fatalf("order matters for %s: %+v", k, rules)
+		for i, v := range allowed(t, shuffled) {
+			if v != base[i] {
+				t.Fatalf("order matters for %+v: %+v", trials[i], rules)
 			}
 		}
 
 		more := randomRule(r)
 		more.Allow = false
-		for k, v := range allowed(t, append(slices.Clone(rules), more)) {
-			if v && !base[k] {
-				t.Fatalf("the denial %+v allowed %s: %+v", more, k, rules)
+		for i, v := range allowed(t, append(slices.Clone(rules), more)) {
+			if v && !base[i] {
+				t.Fatalf("the denial %+v allowed %+v: %+v", more, trials[i], rules)
 			}
 		}
 		more.Allow = true
-		for k, v := range allowed(t, append(slices.Clone(rules), more)) {
-			if !v && base[k] {
-				t.Fatalf("the allowance %+v denied %s: %+v", more, k, rules)
+		for i, v := range allowed(t, append(slices.Clone(rules), more)) {
+			if !v && base[i] {
+				t.Fatalf("the allowance %+v denied %+v: %+v", more, trials[i], rules)
 			}
 		}
 	}
