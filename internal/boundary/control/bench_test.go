@@ -17,12 +17,29 @@ import (
 
 // BenchmarkStart is what a boundary adds to the start of a sandbox.
 func BenchmarkStart(b *testing.B) {
+	for _, staged := range []bool{false, true} {
+		name := "whole"
+		if staged {
+			name = "prepared"
+		}
+		b.Run(name, func(b *testing.B) { benchmarkStart(b, staged) })
+	}
+}
+
+func benchmarkStart(b *testing.B, staged bool) {
 	p := policy(b, "runtime allow *.example.com")
 	var starts, closes []time.Duration
 	for b.Loop() {
 		g := newGuest(b)
+		c := control.Config{GuestNetNS: g.ns, Phase: plan.Runtime, Policy: p}
+		if staged {
+			var err error
+			if c.Stage, err = control.Prepare(); err != nil {
+				b.Fatal(err)
+			}
+		}
 		t := time.Now()
-		x, err := control.Start(context.Background(), control.Config{GuestNetNS: g.ns, Phase: plan.Runtime, Policy: p})
+		x, err := control.Start(context.Background(), c)
 		if err != nil {
 			b.Fatal(err)
 		}

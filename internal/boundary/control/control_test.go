@@ -389,16 +389,23 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	cycle := func() {
-		b, err := control.Start(context.Background(), config)
+		stage, err := control.Prepare()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := g.dialName("ip4", "echo.example", 80)
+		defer stage.Close()
+		c := config
+		c.Stage = stage
+		b, err := control.Start(context.Background(), c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		speak(t, c)
+		conn, err := g.dialName("ip4", "echo.example", 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		speak(t, conn)
 		if b.Flows() != 1 {
 			t.Errorf("Flows = %d, want 1", b.Flows())
 		}
@@ -479,6 +486,15 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 	if _, err := control.Start(context.Background(), control.Config{GuestNetNS: g.ns, Routes: []plan.Route{{Name: "x", Addr: "nowhere"}}}); err == nil {
 		t.Error("Start with a bad route succeeded")
+	}
+	stage, err := control.Prepare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage.Close()
+	stage.Close()
+	if _, err := control.Start(context.Background(), control.Config{GuestNetNS: g.ns, Stage: stage}); err == nil {
+		t.Error("Start on a closed stage succeeded")
 	}
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
