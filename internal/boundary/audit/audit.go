@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -73,6 +74,8 @@ type Log struct {
 	// what exceeds it is counted per kind and verdict. Zero means 1000.
 	PerWindow int
 
+	file *os.File // of Open
+
 	mu      sync.Mutex
 	opened  time.Time         // of the current window; guarded by mu
 	lines   int               // written in it; guarded by mu
@@ -96,6 +99,23 @@ type key struct {
 // in a window before repeats are folded: a busy client is worth a line each, a
 // loop is not.
 const freeAllows = 16
+
+// Open returns a Log that appends to the file at path, which only its owner may
+// read: it says where a sandbox went. A last line that a killed process left
+// unfinished is ended first. Close closes the file too.
+func Open(path string) (*Log, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	if fi, err := f.Stat(); err == nil && fi.Size() > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, fi.Size()-1); err == nil && last[0] != '\n' {
+			f.Write([]byte{'\n'})
+		}
+	}
+	return &Log{W: f, file: f}, nil
+}
 
 // Write adds d. It sets the schema, fills in a missing time and a count of 1,
 // and cuts texts that are too long.
@@ -160,13 +180,21 @@ func (l *Log) Flush() {
 	l.flush()
 }
 
-// Close flushes and discards what is written afterwards. It does not close W.
-// The error is the first that W returned.
+// Close flushes and discards what is written afterwards. It closes the file of
+// [Open] and leaves any other W alone. The error is the first of writing.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		return l.failure
+	}
 	l.flush()
 	l.closed = true
+	if l.file != nil {
+		if err := l.file.Close(); err != nil && l.failure == nil {
+			l.failure = err
+		}
+	}
 	return l.failure
 }
 

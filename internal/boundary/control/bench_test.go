@@ -17,20 +17,42 @@ import (
 
 // BenchmarkStart is what a boundary adds to the start of a sandbox.
 func BenchmarkStart(b *testing.B) {
-	g := newGuest(b)
+	for _, staged := range []bool{false, true} {
+		name := "whole"
+		if staged {
+			name = "prepared"
+		}
+		b.Run(name, func(b *testing.B) { benchmarkStart(b, staged) })
+	}
+}
+
+func benchmarkStart(b *testing.B, staged bool) {
 	p := policy(b, "runtime allow *.example.com")
-	var starts []time.Duration
+	var starts, closes []time.Duration
 	for b.Loop() {
+		g := newGuest(b)
+		c := control.Config{GuestNetNS: g.ns, Phase: plan.Runtime, Policy: p}
+		if staged {
+			var err error
+			if c.Stage, err = control.Prepare(); err != nil {
+				b.Fatal(err)
+			}
+		}
 		t := time.Now()
-		x, err := control.Start(context.Background(), control.Config{GuestNetNS: g.ns, Phase: plan.Runtime, Policy: p})
+		x, err := control.Start(context.Background(), c)
 		if err != nil {
 			b.Fatal(err)
 		}
 		starts = append(starts, time.Since(t))
+		t = time.Now()
 		if err := x.Close(); err != nil {
 			b.Fatal(err)
 		}
+		closes = append(closes, time.Since(t))
+		g.ns.Close()
 	}
+	sort.Slice(closes, func(i, j int) bool { return closes[i] < closes[j] })
+	b.ReportMetric(float64(closes[len(closes)/2].Microseconds())/1000, "ms-close-p50")
 	sort.Slice(starts, func(i, j int) bool { return starts[i] < starts[j] })
 	b.ReportMetric(float64(starts[len(starts)/2].Microseconds())/1000, "ms-start-p50")
 	b.ReportMetric(float64(starts[len(starts)*9/10].Microseconds())/1000, "ms-start-p90")

@@ -101,6 +101,45 @@ type Config struct {
 	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
 	Limits Limits
+
+	// Stage is what [Prepare] made ahead of time; Start takes it over if it
+	// gets as far as using it. Nil makes one.
+	Stage *Stage
+}
+
+// A Stage is a boundary namespace that is not linked to a sandbox yet.
+type Stage struct {
+	mu   sync.Mutex
+	link *link // nil once taken or closed; guarded by mu
+}
+
+// Prepare makes what a boundary needs before there is a sandbox to link it to,
+// which is most of the work, so that it can be done while the sandbox starts.
+func Prepare() (*Stage, error) {
+	l, err := newLink()
+	if err != nil {
+		return nil, fmt.Errorf("network boundary: %w", err)
+	}
+	return &Stage{link: l}, nil
+}
+
+func (s *Stage) take() (*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link
+	s.link = nil
+	if l == nil {
+		return nil, errors.New("network boundary: the prepared stage has been used or closed")
+	}
+	return l, nil
+}
+
+// Close gives up a stage. Closing one that is in use or closed does nothing.
+func (s *Stage) Close() {
+	if l, err := s.take(); err == nil {
+		l.closeListeners()
+		l.close()
+	}
 }
 
 // A Boundary is the running boundary of one sandbox. Its methods can be called
@@ -159,7 +198,18 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if b.link, err = attach(c.GuestNetNS); err != nil {
+	stage := c.Stage
+	if stage == nil {
+		if stage, err = Prepare(); err != nil {
+			return nil, err
+		}
+	}
+	if b.link, err = stage.take(); err != nil {
+		return nil, err
+	}
+	if err := b.link.attach(c.GuestNetNS); err != nil {
+		b.link.closeListeners()
+		b.link.close()
 		return nil, fmt.Errorf("network boundary: %w", err)
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -225,8 +275,11 @@ func (b *Boundary) Flows() int { return b.proxy.Flows() }
 // Names returns the synthetic names, for [Config.Names] of a later life.
 func (b *Boundary) Names() []dns.Entry { return b.names.Snapshot() }
 
-// Close takes the sandbox off the network, resets its connections, and returns
-// once nothing of the boundary is left. Closing again does nothing.
+// Close takes the sandbox off the network. When it returns, no connection is
+// left, nothing answers the sandbox any more, and every descriptor and
+// goroutine of the boundary is gone; the kernel takes the namespace and both
+// ends of the link away a moment later. Closing again does nothing. The error
+// is always nil today.
 func (b *Boundary) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,12 +287,11 @@ func (b *Boundary) Close() error {
 		return nil
 	}
 	b.closed = true
-	err := b.link.detach()
 	b.cancel()
 	b.link.closeListeners()
 	b.done.Wait()
 	b.link.close()
-	return err
+	return nil
 }
 
 // refusedPacket logs n packets that were neither TCP nor a question to the

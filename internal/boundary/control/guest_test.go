@@ -204,23 +204,24 @@ func (d *decisions) count() int {
 	return len(d.all)
 }
 
-// policy makes a policy of lines like "runtime allow *.example.com".
-func policy(t testing.TB, lines ...string) *egress.Policy {
-	t.Helper()
+// policyOf makes a policy of lines like "runtime allow *.example.com", with an
+// origin behind where it matters. It panics on a bad one.
+func policyOf(lines ...string) *egress.Policy {
 	var rules []plan.EgressRule
 	for _, l := range lines {
-		f := strings.Fields(l)
-		source := "kit test"
-		if len(f) == 4 {
-			source = f[3]
-		}
-		rules = append(rules, plan.EgressRule{Phase: plan.Phase(f[0]), Allow: f[1] == "allow", Pattern: f[2], Source: source})
+		f := append(strings.Fields(l), "kit test")
+		rules = append(rules, plan.EgressRule{Phase: plan.Phase(f[0]), Allow: f[1] == "allow", Pattern: f[2], Source: f[3]})
 	}
 	p, err := egress.New(rules)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return p
+}
+
+func policy(t testing.TB, lines ...string) *egress.Policy {
+	t.Helper()
+	return policyOf(lines...)
 }
 
 // start puts a boundary around g for the length of the test.

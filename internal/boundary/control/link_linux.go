@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,17 +40,13 @@ type link struct {
 	netns  *os.File // keeps the namespace while the sockets come and go
 	routes *netlink.Handle
 	filter *filter
-	index  int // of hostEnd; 0 when there is no link
+	v6     bool // the kernel has IPv6
 }
 
-// attach makes a boundary namespace, fills it, and only then links it to the
-// sandbox.
-func attach(guest *os.File) (*link, error) {
+// newLink makes a boundary namespace that leads nowhere yet.
+func newLink() (*link, error) {
 	l := new(link)
-	err := inThread(func() error { return l.build(int(guest.Fd())) })
-	runtime.KeepAlive(guest)
-	if err != nil {
-		l.detach()
+	if err := inThread(l.build); err != nil {
 		l.closeListeners()
 		l.close()
 		return nil, err
@@ -77,8 +74,9 @@ func inThread(f func() error) error {
 	return <-done
 }
 
-// build runs on a thread of its own.
-func (l *link) build(guest int) error {
+// build runs on a thread of its own. What belongs to a namespace is made from
+// inside it, and is usable from everywhere afterwards.
+func (l *link) build() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("new network namespace: %w: %w", kiterr.ErrUnavailable, err)
 	}
@@ -89,67 +87,93 @@ func (l *link) build(guest int) error {
 	if err := quieten(); err != nil {
 		return err
 	}
-	v6 := hasIPv6()
-	if l.filter, err = newFilter(v6); err != nil {
+	l.v6 = hasIPv6()
+	if l.filter, err = newFilter(l.v6); err != nil {
 		return err
 	}
 	if l.routes, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return err
 	}
-	if err := l.loopback(v6); err != nil {
+	if err := l.loopback(); err != nil {
 		return err
 	}
-	if err := l.listenTCP(v6); err != nil {
+	if err := l.listenTCP(); err != nil {
 		return err
 	}
+	return l.listenDNS()
+}
 
-	// The sandbox's side is set up through a socket of its own namespace.
-	if err := unix.Setns(guest, unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("entering the sandbox's network namespace: %w", err)
-	}
-	inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	guest6 := hasIPv6()
-	if back := unix.Setns(int(l.netns.Fd()), unix.CLONE_NEWNET); back != nil {
-		return fmt.Errorf("returning to the boundary's network namespace: %w", back)
-	}
+// attach links the boundary to the sandbox.
+func (l *link) attach(guest *os.File) error {
+	var inside *netlink.Handle
+	guest6 := false
+	err := inThread(func() (err error) {
+		if err := unix.Setns(int(guest.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("entering the sandbox's network namespace: %w", err)
+		}
+		guest6 = hasIPv6()
+		inside, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer inside.Close()
-	if err := l.join(inside, guest, v6, v6 && guest6); err != nil {
-		return err
-	}
-	return l.listenDNS(v6)
+	return l.join(inside, guest, l.v6 && guest6)
 }
 
-// quieten makes the namespace forward nothing. A new one inherits forwarding
-// from the host on some kernels.
+// sysctls are what a new namespace may inherit from a host that routes, runs
+// containers or a VPN, and the value that a boundary needs.
+var sysctls = []struct{ path, value string }{
+	{"/proc/sys/net/ipv4/ip_forward", "0"},
+	{"/proc/sys/net/ipv6/conf/all/forwarding", "0"},
+	{"/proc/sys/net/ipv4/conf/all/route_localnet", "0"},
+	{"/proc/sys/net/ipv4/conf/default/route_localnet", "0"},
+	// With it on, the reverse path of a marked packet would be looked up by
+	// the mark, which leads to loopback, and all would be dropped.
+	{"/proc/sys/net/ipv4/conf/all/src_valid_mark", "0"},
+	{"/proc/sys/net/ipv4/conf/default/src_valid_mark", "0"},
+	{"/proc/sys/net/ipv6/conf/all/disable_ipv6", "0"},
+	{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "0"},
+	// Every refusal is to be told, or clients wait for a timeout. The
+	// sandbox can only flood itself.
+	{"/proc/sys/net/ipv4/icmp_ratelimit", "0"},
+	{"/proc/sys/net/ipv6/icmp/ratelimit", "0"},
+}
+
+// quieten sets the sysctls of the namespace of the calling thread. Where /proc
+// is read-only they stay as they are: the filter closes forwarding too, and
+// there is nowhere to forward to.
 func quieten() error {
-	for _, s := range []struct {
-		path, value string
-		needed      bool
-	}{
-		{"/proc/sys/net/ipv4/ip_forward", "0", true},
-		{"/proc/sys/net/ipv6/conf/all/forwarding", "0", true},
-		// Every refusal is to be told, or clients wait for a timeout. The
-		// sandbox can only flood itself.
-		{"/proc/sys/net/ipv4/icmp_ratelimit", "0", false},
-		{"/proc/sys/net/ipv6/icmp/ratelimit", "0", false},
-	} {
-		old, err := os.ReadFile(s.path)
+	for _, s := range sysctls {
+		err := setSysctl(s.path, s.value)
 		switch {
-		case errors.Is(err, os.ErrNotExist):
-			continue // no IPv6 here
-		case err == nil && len(old) > 0 && string(old[:len(old)-1]) == s.value:
-			continue
-		case err == nil:
-			err = os.WriteFile(s.path, []byte(s.value), 0)
-		}
-		if err != nil && s.needed {
-			return fmt.Errorf("turning forwarding off: %w", err)
+		case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		default:
+			return fmt.Errorf("setting %s: %w", s.path, err)
 		}
 	}
 	return nil
+}
+
+// setSysctl makes four system calls where os.ReadFile alone makes six.
+func setSysctl(path, value string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	var old [16]byte
+	n, err := unix.Read(fd, old[:])
+	unix.Close(fd)
+	if err == nil && strings.TrimSpace(string(old[:n])) == value {
+		return nil
+	}
+	if fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(value))
+	return err
 }
 
 func hasIPv6() bool {
@@ -158,12 +182,12 @@ func hasIPv6() bool {
 }
 
 // loopback brings lo up and sends everything that carries the mark there.
-func (l *link) loopback(v6 bool) error {
+func (l *link) loopback() error {
 	const lo = 1 // always
 	if err := l.routes.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: lo}}); err != nil {
 		return fmt.Errorf("loopback up: %w", err)
 	}
-	for _, dst := range families(v6, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")) {
+	for _, dst := range families(l.v6, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")) {
 		family := unix.AF_INET
 		if dst.Addr().Is6() {
 			family = unix.AF_INET6
@@ -183,10 +207,10 @@ func (l *link) loopback(v6 bool) error {
 }
 
 // join makes the veth pair and gives both ends their addresses.
-func (l *link) join(inside *netlink.Handle, guest int, v6, guest6 bool) error {
+func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
 	const index = 2 // the first after lo in a new namespace
 	veth := netlink.NewVeth(netlink.LinkAttrs{Name: hostEnd, Index: index, MTU: mtu, TxQLen: -1})
-	veth.PeerName, veth.PeerMTU, veth.PeerNamespace = Interface, mtu, netlink.NsFd(guest)
+	veth.PeerName, veth.PeerMTU, veth.PeerNamespace = Interface, mtu, netlink.NsFd(int(guest.Fd()))
 	err := l.routes.LinkAdd(veth)
 	// The end of an earlier boundary, live or dying: a namespace whose last
 	// process was killed goes away a little later. Deleting one end deletes
@@ -206,8 +230,7 @@ func (l *link) join(inside *netlink.Handle, guest int, v6, guest6 bool) error {
 	if err != nil {
 		return fmt.Errorf("veth pair: %w", err)
 	}
-	l.index = index
-	if err := raise(l.routes, veth, v6, prefix(Gateway4), prefix(Gateway6)); err != nil {
+	if err := raise(l.routes, veth, l.v6, prefix(Gateway4), prefix(Gateway6)); err != nil {
 		return fmt.Errorf("%s: %w", hostEnd, err)
 	}
 	eth, err := inside.LinkByName(Interface)
@@ -252,25 +275,28 @@ func disabled(err error) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// listenTCP opens the transparent listeners. It runs on the boundary's thread:
-// a socket belongs to the namespace it is made in.
-func (l *link) listenTCP(v6 bool) error {
-	transparent := net.ListenConfig{
-		Control: func(network, _ string, raw syscall.RawConn) error {
-			level, option := unix.SOL_IP, unix.IP_TRANSPARENT
-			if network == "tcp6" {
-				level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-			}
-			var err error
-			if ctl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }); ctl != nil {
-				return ctl
-			}
-			return err
-		},
-		KeepAliveConfig: keepAlive,
+// transparent lets a socket stand for addresses that its namespace does not
+// have, or not yet.
+func transparent(network, _ string, raw syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if strings.HasSuffix(network, "6") {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	}
-	for _, a := range families(v6, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()) {
-		ln, err := transparent.Listen(context.Background(), network("tcp", a), netip.AddrPortFrom(a, tproxyPort).String())
+	var err error
+	if ctl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }); ctl != nil {
+		return ctl
+	}
+	return err
+}
+
+// listenTCP opens the listeners that every TCP connection is handed to. It runs
+// on the boundary's thread: a socket belongs to the namespace it is made in.
+func (l *link) listenTCP() error {
+	// Finds a peer that is gone without a word within ten minutes.
+	alive := net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: time.Minute, Count: 5}
+	lc := net.ListenConfig{Control: transparent, KeepAliveConfig: alive}
+	for _, a := range families(l.v6, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()) {
+		ln, err := lc.Listen(context.Background(), network("tcp", a), netip.AddrPortFrom(a, tproxyPort).String())
 		if err != nil {
 			return fmt.Errorf("transparent listener: %w", err)
 		}
@@ -279,38 +305,23 @@ func (l *link) listenTCP(v6 bool) error {
 	return nil
 }
 
-// keepAlive finds a peer that is gone without a word within ten minutes.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: time.Minute, Count: 5}
-
-// listenDNS opens the resolver's sockets on the boundary's own addresses.
-func (l *link) listenDNS(v6 bool) error {
-	for _, a := range families(v6, Gateway4, Gateway6) {
-		at := netip.AddrPortFrom(a, 53)
-		ln, err := net.Listen(network("tcp", a), at.String())
+// listenDNS opens the resolver's sockets, likewise.
+func (l *link) listenDNS() error {
+	lc := net.ListenConfig{Control: transparent}
+	for _, a := range families(l.v6, Gateway4, Gateway6) {
+		at := netip.AddrPortFrom(a, 53).String()
+		ln, err := lc.Listen(context.Background(), network("tcp", a), at)
 		if err != nil {
 			return fmt.Errorf("resolver: %w", err)
 		}
 		l.dnsTCP = append(l.dnsTCP, ln)
-		pc, err := net.ListenUDP(network("udp", a), net.UDPAddrFromAddrPort(at))
+		pc, err := lc.ListenPacket(context.Background(), network("udp", a), at)
 		if err != nil {
 			return fmt.Errorf("resolver: %w", err)
 		}
-		l.dnsUDP = append(l.dnsUDP, pc)
+		l.dnsUDP = append(l.dnsUDP, pc.(*net.UDPConn))
 	}
 	return nil
-}
-
-// detach takes the link away; the sandbox's end goes with it, at once.
-func (l *link) detach() error {
-	if l.index == 0 {
-		return nil
-	}
-	err := l.routes.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: l.index}})
-	l.index = 0
-	if errors.Is(err, unix.ENODEV) {
-		return nil // the sandbox's namespace has gone before
-	}
-	return err
 }
 
 func (l *link) closeListeners() {
@@ -328,7 +339,8 @@ func (l *link) closeListeners() {
 	}
 }
 
-// close lets go of the namespace, which ends with that.
+// close lets go of the namespace, which ends with that. Deleting the link first
+// would say the same to the kernel and wait 40 ms for it.
 func (l *link) close() {
 	if l.filter != nil {
 		l.filter.close()

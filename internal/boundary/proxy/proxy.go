@@ -194,24 +194,15 @@ func (p *Proxy) Rejudge() int {
 	p.mu.Unlock()
 	rules := p.Rules()
 	var cut []*flow
+	var why []egress.Verdict
 	for _, f := range flows {
-		f.mu.Lock()
-		dialled, routed := f.dialled, f.routed
-		f.mu.Unlock()
-		req := egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
-		v := rules.Policy.Decide(req)
-		if v.Allow && dialled.IsValid() && !routed {
-			// The address was dialled for this name, so its own port is
-			// that of the request.
-			v = rules.Policy.DecideAddr(req, dialled.Addr(), p.isOwn(dialled.Addr()))
+		if v := p.judge(rules, f); !v.Allow {
+			f.end()
+			cut, why = append(cut, f), append(why, v)
 		}
-		if v.Allow {
-			continue
-		}
-		f.end()
-		cut = append(cut, f)
-		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
-			Rule: v.Rule, Source: v.Source, Why: v.Why})
+	}
+	for i, v := range why { // after the last cut: a log may be slow
+		p.logCut(rules, cut[i], v)
 	}
 	late := time.NewTimer(time.Second)
 	defer late.Stop()
@@ -223,6 +214,24 @@ func (p *Proxy) Rejudge() int {
 		}
 	}
 	return len(cut)
+}
+
+// judge says what rules think of f as far as it has got.
+func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
+	f.mu.Lock()
+	dialled, routed := f.dialled, f.routed
+	f.mu.Unlock()
+	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	v := rules.Policy.Decide(req)
+	if v.Allow && dialled.IsValid() && !routed {
+		v = rules.Policy.DecideAddr(req, dialled.Addr(), p.isOwn(dialled.Addr()))
+	}
+	return v
+}
+
+func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
+	p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
+		Rule: v.Rule, Source: v.Source, Why: v.Why})
 }
 
 // end resets both sides and ends what is under way. It can be called at any
@@ -300,6 +309,15 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	}
 	d.Verdict, d.Dialled = audit.Allow, dialled.String()
 	p.Log(d)
+	// The rules may have changed while the address was being dialled, when
+	// there was none yet to judge.
+	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
+		if v := p.judge(now, f); !v.Allow {
+			f.end()
+			p.logCut(now, f, v)
+			return
+		}
+	}
 	p.relay(f, up, d)
 }
 
