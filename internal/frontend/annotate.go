@@ -25,17 +25,17 @@ const (
 // annotations returns what is stated on the manifest of a published Kit.
 func (b Builder) annotations(d spec.Descriptor, descriptor []byte, opts map[string]string) map[string]string {
 	a := map[string]string{
-		AnnotationDescriptor:                string(descriptor),
-		AnnotationSchemaVersion:             d.SchemaVersion,
-		AnnotationCapabilities:              capabilityTypes(d),
-		AnnotationBuiltBy:                   b.builtBy(),
-		ocispec.AnnotationTitle:             d.DisplayName,
-		ocispec.AnnotationDescription:       d.Description,
-		ocispec.AnnotationAuthors:           d.Author,
-		ocispec.AnnotationSource:            d.SourceURL,
-		ocispec.AnnotationLicenses:          strings.Join(d.Licenses, " AND "),
-		ocispec.AnnotationVersion:           imageVersion(d),
-		ocispec.AnnotationCreated:           created(opts),
+		AnnotationDescriptor:          string(descriptor),
+		AnnotationSchemaVersion:       d.SchemaVersion,
+		AnnotationCapabilities:        capabilityTypes(d),
+		AnnotationBuiltBy:             b.builtBy(),
+		ocispec.AnnotationTitle:       d.DisplayName,
+		ocispec.AnnotationDescription: d.Description,
+		ocispec.AnnotationAuthors:     d.Author,
+		ocispec.AnnotationSource:      d.SourceURL,
+		ocispec.AnnotationLicenses:    strings.Join(d.Licenses, " AND "),
+		ocispec.AnnotationVersion:     imageVersion(d),
+		ocispec.AnnotationCreated:     created(opts),
 	}
 	for k, v := range a {
 		if v == "" {

@@ -174,13 +174,13 @@ func (k *kit) resolve(opts map[string]string) error {
 			supplied[arg] = v
 		}
 	}
-	values, err := expand.ResolveArgs(k.doc.Args, supplied, expand.BuildPhase)
+	values, err := expand.ResolveArgs(k.doc.Args, supplied, expand.PhaseBuild)
 	if err != nil {
-		return k.fault("args", err.Error(), "", "")
+		return k.fault("args", oneLine(err), "", "")
 	}
 	d, err := expand.Build(k.doc.Descriptor, values)
 	if err != nil {
-		return k.fault("args", err.Error(), "", "")
+		return k.fault("args", oneLine(err), "", "")
 	}
 	k.buildArgs = map[string]string{}
 	for name, a := range d.Args {
@@ -233,7 +233,10 @@ func (k *kit) finish() ([]byte, error) {
 		return nil, k.fault("", "the published descriptor: "+err.Error(), "", "")
 	}
 	if _, err := spec.DecodePublished(b); err != nil {
-		return nil, k.fault("", "after expansion: "+err.Error(), "", "")
+		return nil, k.fault("", "after expansion: "+oneLine(err), "", "")
 	}
 	return b, nil
 }
+
+// oneLine joins the findings of err.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/opencontainers/go-digest"
+	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -48,6 +49,7 @@ Run "kit-builder COMMAND --help" for the flags.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	logrus.SetLevel(logrus.ErrorLevel) // the libraries' remarks are not for users
 	err := run(ctx, args, stdin, stdout, stderr)
 	var told *toldError
 	switch {
