@@ -90,7 +90,7 @@ type Request struct {
 
 	// Idle and CacheBytes configure the private builder if this build has to
 	// start it. Zero means the defaults.
-	Idle       time.Duration `json:"idleNanos,omitzero"`
+	Idle       time.Duration `json:"idle,omitzero,format:sec"` // seconds in JSON
 	CacheBytes int64         `json:"cacheBytes,omitzero"`
 }
 

@@ -28,9 +28,9 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/builder/cli"
-	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
 // TestMain lets the test binary be kit-builder: a builder is started by running
@@ -285,22 +285,22 @@ func TestACompanionWorkloadBecomesAKitImage(t *testing.T) {
 	img := b.image(res)
 	a := img.Annotations
 	for k, want := range map[string]string{
-		frontend.AnnotationSchemaVersion: "3",
-		ocispec.AnnotationTitle:          "Hello",
-		ocispec.AnnotationVersion:        "1.0.0", // derived provides have no vote
-		frontend.AnnotationBuiltBy:       `{"name":"kitbox","version":"dev"}`,
+		annotation.SchemaVersion:  "3",
+		ocispec.AnnotationTitle:   "Hello",
+		ocispec.AnnotationVersion: "1.0.0", // derived provides have no vote
+		annotation.BuiltBy:        `{"name":"kitbox","version":"dev"}`,
 	} {
 		if a[k] != want {
 			t.Errorf("annotation %s = %q, want %q", k, a[k], want)
 		}
 	}
-	for _, k := range []string{ocispec.AnnotationCreated, ocispec.AnnotationRevision, frontend.AnnotationCapabilities, ocispec.AnnotationBaseImageName} {
+	for _, k := range []string{ocispec.AnnotationCreated, ocispec.AnnotationRevision, annotation.Capabilities, ocispec.AnnotationBaseImageName} {
 		if v, ok := a[k]; ok {
 			t.Errorf("annotation %s = %q, want none", k, v)
 		}
 	}
 	var d struct{ Provides []string }
-	if err := json.Unmarshal([]byte(a[frontend.AnnotationDescriptor]), &d); err != nil {
+	if err := json.Unmarshal([]byte(a[annotation.Descriptor]), &d); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"hello@1.0.0", "deb/bash@5.2.15", "deb/zlib1g@1.2.13"}; !slices.Equal(d.Provides, want) {
@@ -400,12 +400,12 @@ capabilities:
 		t.Errorf("config = %+v, want %+v", got, want)
 	}
 	a := img.Annotations
-	if a[ocispec.AnnotationVersion] != "2.0" || a[frontend.AnnotationCapabilities] != "com.docker.sandbox/agent-context@1" {
+	if a[ocispec.AnnotationVersion] != "2.0" || a[annotation.Capabilities] != "com.docker.sandbox/agent-context@1" {
 		t.Errorf("annotations = %v", a)
 	}
 	const staged = "/usr/share/sandbox/kit/hello/use.md"
-	if !strings.Contains(a[frontend.AnnotationDescriptor], `"contentFile":"`+staged+`"`) {
-		t.Errorf("descriptor = %s, want contentFile %s", a[frontend.AnnotationDescriptor], staged)
+	if !strings.Contains(a[annotation.Descriptor], `"contentFile":"`+staged+`"`) {
+		t.Errorf("descriptor = %s, want contentFile %s", a[annotation.Descriptor], staged)
 	}
 	if got := b.file(img, staged); got != "use it\n" {
 		t.Errorf("%s = %q", staged, got)

@@ -157,13 +157,16 @@ func (k *kit) takeContent(files map[string][]byte) error {
 	return nil
 }
 
+// sourceDateEpoch is the build arg that sets the time of everything built.
+const sourceDateEpoch = "SOURCE_DATE_EPOCH"
+
 // passesThrough reports whether a build arg is BuildKit's rather than the Kit's.
 func passesThrough(name string) bool {
 	switch strings.ToUpper(name) {
 	case "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY":
 		return true
 	}
-	return name == "SOURCE_DATE_EPOCH" || strings.HasPrefix(name, "BUILDKIT_")
+	return name == sourceDateEpoch || strings.HasPrefix(name, "BUILDKIT_")
 }
 
 // resolve judges the supplied args and expands the descriptor's build phase.

@@ -216,11 +216,14 @@ func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, s
 		return writeJSON(stdout, document{Result: res})
 	}
 	f := builder.AsFailure(err)
-	if ctx.Err() == nil {
-		fmt.Fprint(stderr, f.Excerpt)
-	}
 	if werr := writeJSON(stdout, document{Error: f}); werr != nil {
 		return errors.Join(err, werr)
+	}
+	if *request != "" {
+		return &toldError{err} // the program that asked tells it
+	}
+	if ctx.Err() == nil {
+		fmt.Fprint(stderr, f.Excerpt)
 	}
 	return err
 }
