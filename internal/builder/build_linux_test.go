@@ -36,7 +36,7 @@ import (
 // TestMain lets the test binary be kit-builder: a builder is started by running
 // the program that wants one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "serve" || os.Args[1] == "build") {
+	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
 		os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -546,7 +546,7 @@ func TestStepsReachTheHostOnlyWithConsent(t *testing.T) {
 func TestWithASourceDateBytesDoNotDependOnTheClockOrTheCache(t *testing.T) {
 	b := newBench(t)
 	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
-	decl := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"})
+	decl := b.kit(map[string]string{"hello.yaml": declaration})
 	epoch := int64(1700000000)
 	first := b.mustBuild(builder.Request{Context: dir, SourceDateEpoch: &epoch})
 	firstDecl := b.mustBuild(builder.Request{Context: decl})
@@ -657,7 +657,6 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() {
 		_, err := b.build(builder.Request{Context: dir})
-		t.Log("the build ended with", err)
 		failed <- err
 	}()
 	running()
@@ -674,8 +673,8 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	}
 	select {
 	case err := <-failed:
-		if err == nil {
-			t.Error("the build went well without its builder")
+		if !errors.Is(err, kiterr.ErrUnavailable) || !strings.Contains(err.Error(), "builder.log") {
+			t.Errorf("error = %v, want one that says the builder ended and names its log", err)
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the build still waits for its builder")
@@ -733,7 +732,7 @@ func TestTheBuilderEndsWhenIdleAndNotBefore(t *testing.T) {
 	const idle = 300 * time.Millisecond
 	go func() {
 		defer close(done)
-		_, err := builder.Build(ctx, builder.Request{Home: b.home, Context: dir, Idle: idle}, builder.Progress{})
+		_, err := builder.Build(ctx, builder.Request{Home: b.home, Context: dir, IdleSeconds: idle.Seconds()}, builder.Progress{})
 		t.Log("the build ended with", err)
 	}()
 	running()
@@ -754,11 +753,121 @@ func TestTheBuilderEndsWhenIdleAndNotBefore(t *testing.T) {
 
 func TestTheSocketIsItsOwnersAlone(t *testing.T) {
 	b := newBench(t)
-	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"})})
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration})})
 	for name, want := range map[string]os.FileMode{"": 0o700, "builder.sock": 0o600, "builder.log": 0o600} {
 		fi, err := os.Stat(filepath.Join(b.dir(), name))
 		if err != nil || fi.Mode().Perm() != want {
 			t.Errorf("%q: mode %v, %v; want %v", name, fi.Mode().Perm(), err, want)
 		}
+	}
+}
+
+const declaration = "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"
+
+func TestAProgramBuildsByRequest(t *testing.T) {
+	b := newBench(t)
+	for name, c := range map[string]struct {
+		text   string
+		status int
+		want   string
+	}{
+		"built":   {declaration, kiterr.StatusOK, `{"result":{"digest":"sha256:`},
+		"refused": {declaration + "name: d\n", kiterr.StatusRefused, `{"error":{"file":"hello.yaml","line":4,"message":`},
+	} {
+		request, err := json.Marshal(map[string]any{"home": b.home, "context": b.kit(map[string]string{"hello.yaml": c.text}), "idleSeconds": 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "build", "--request", "-", "--progress", "quiet")
+		cmd.Stdin = bytes.NewReader(request)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, _ := cmd.Output()
+		if got := cmd.ProcessState.ExitCode(); got != c.status || !strings.HasPrefix(string(out), c.want) || bytes.Count(out, []byte("\n")) != 1 || errs.Len() > 0 {
+			t.Errorf("%s: exit status %d, stdout %q, stderr %q; want %d and one document %s…", name, got, out, &errs, c.status, c.want)
+		}
+	}
+	if got := b.status().Idle; got != "30s" {
+		t.Errorf("the builder stays idle for %s, want what the request says", got)
+	}
+}
+
+func TestABuilderOfAnotherVersionIsReplacedUnlessBusy(t *testing.T) {
+	b := newBench(t)
+	other := filepath.Join(t.TempDir(), "kit-builder")
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	blocked, running := b.blocking()
+	cmd := exec.Command(other, "build", "--home", b.home, "--progress", "quiet", blocked)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	running()
+	old := b.status().PID
+	dir := b.kit(map[string]string{"hello.yaml": declaration})
+	b.mustBuild(builder.Request{Context: dir})
+	if got := b.status().PID; got != old {
+		t.Error("a busy builder was replaced")
+	}
+	cmd.Process.Signal(os.Interrupt)
+	cmd.Wait()
+	b.mustBuild(builder.Request{Context: dir})
+	if got := b.status().PID; got == old {
+		t.Error("the other version's builder still serves")
+	}
+}
+
+func TestAFullDiskIsNamedAndLeavesNoHalfImage(t *testing.T) {
+	b := newBench(t)
+	const head = "FROM kitbox.local/base:1\nUSER root\n"
+	for name, dir := range map[string]string{
+		"in a step":       b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": head + "RUN cat /dev/zero >/big\nCMD [\"sh\"]\n"}),
+		"reading the Kit": b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": head + "COPY big /\nCMD [\"sh\"]\n", "big": strings.Repeat("0123456789abcdef", 4<<20)}),
+	} {
+		t.Run(name, func(t *testing.T) { (&bench{t, b.home}).fillDisk(dir) })
+	}
+}
+
+// fillDisk builds dir on a file system that is too small for it.
+func (b *bench) fillDisk(dir string) {
+	b.Helper()
+	t := b.T
+	// The file system is mounted where only these commands and the builder
+	// that they start see it.
+	const script = `mount -t tmpfs -o size=40m tmpfs "$1" && mkdir "$1/home" && cp -a "$2/images" "$1/home/" || exit 99
+"$0" build --home "$1/home" --progress quiet "$3"; status=$?
+ls "$1/home/images/ingest" >&2
+"$0" stop --home "$1/home"
+exit $status`
+	cmd := exec.Command("unshare", "-m", "sh", "-c", script, os.Args[0], t.TempDir(), b.home, dir)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, _ := cmd.Output()
+	if got := cmd.ProcessState.ExitCode(); got != kiterr.StatusFailed || !strings.Contains(errs.String(), "the disk is full") || strings.Contains(errs.String(), "build-") {
+		t.Errorf("exit status %d\n%s\n%s", got, out, &errs)
+	}
+}
+
+func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
+	b := newBench(t)
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration})})
+	dir, err := os.Open(b.dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	short := filepath.Join("/proc/self/fd", fmt.Sprint(dir.Fd()), "builder.sock")
+	elsewhere := filepath.Join(t.TempDir(), "images")
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix://" + short, Layout: elsewhere})
+	if _, err := os.Stat(filepath.Join(elsewhere, "blobs", "sha256", res.Digest.Encoded())); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.build(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix:///nowhere.sock"}); err == nil || !strings.Contains(err.Error(), "unix:///nowhere.sock") {
+		t.Errorf("error = %v, want one that names the address", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -56,6 +57,9 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		}
 	case doc.Dockerfile != "":
 		named = path.Join(path.Dir(src.Filename), doc.Dockerfile)
+		if !filepath.IsLocal(named) {
+			return nil, k.fault("dockerfile", fmt.Sprintf("%s is not inside the build context", doc.Dockerfile), "", "SPEC-v3 §4/dockerfile-inside-context")
+		}
 	default:
 		named = authoring.Companion(src.Filename)
 	}
@@ -142,6 +146,8 @@ func (k *kit) takeContent(files map[string][]byte) error {
 		switch other, taken := from[base]; {
 		case capability.HasReference(name):
 			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name of a file to stage cannot hold an argument", name), "", "")
+		case !filepath.IsLocal(k.beside(name)):
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the file is not inside the build context", name), "", "")
 		case !ok:
 			return k.fault("capabilities", fmt.Sprintf("contentFile %s: there is no such file beside the descriptor", name), "", "")
 		case base == StagedDescriptor || base == StagedRecipe:

@@ -168,7 +168,11 @@ func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, s
 	fs.StringVar(&r.Network, "network", builder.NetworkNone, "network of RUN steps: none, or host for all that this machine can reach")
 	fs.StringVar(&r.Builder, "builder", "", "`address` of another BuildKit, unix://… or tcp://…")
 	fs.BoolVar(&r.NoCache, "no-cache", false, "run every step again")
-	fs.DurationVar(&r.Idle, "idle", 0, "how long a builder started for this stays unused")
+	fs.Func("idle", "how long, `5m`, a builder started for this stays unused", func(s string) error {
+		d, err := time.ParseDuration(s)
+		r.IdleSeconds = d.Seconds()
+		return err
+	})
 	fs.Int64Var(&r.CacheBytes, "cache-bytes", 0, "size of the cache of a builder started for this")
 	fs.Var(pairs(r.Args), "arg", "value of a Kit arg, `NAME=VALUE`, repeatable")
 	fs.Var(pairs(r.Labels), "label", "label of the image, `NAME=VALUE`, repeatable")
