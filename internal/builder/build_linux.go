@@ -88,10 +88,10 @@ type Request struct {
 	// Empty uses the private builder of Home.
 	Builder string `json:"builder,omitzero"`
 
-	// Idle and CacheBytes configure the private builder if this build has to
-	// start it. Zero means the defaults.
-	Idle       time.Duration `json:"idleNanos,omitzero"`
-	CacheBytes int64         `json:"cacheBytes,omitzero"`
+	// IdleSeconds and CacheBytes configure the private builder if this build
+	// has to start it. Zero means the defaults, see [ServeOptions].
+	IdleSeconds float64 `json:"idleSeconds,omitzero"`
+	CacheBytes  int64   `json:"cacheBytes,omitzero"`
 }
 
 // A NamedContext makes an image of a layout available to FROM.
@@ -150,6 +150,9 @@ func (r *Request) complete() (err error) {
 		return fmt.Errorf("kit directory %s: %w", r.Context, errors.Join(kiterr.ErrNotFound, unwrapPath(err)))
 	} else if !fi.IsDir() {
 		return fmt.Errorf("kit directory %s is not a directory", r.Context)
+	}
+	if r.Context, err = filepath.Abs(r.Context); err != nil {
+		return err
 	}
 	if r.Descriptor == "" {
 		if r.Descriptor, err = authoring.Find(r.Context); err != nil {
@@ -218,7 +221,7 @@ func (r *Request) connect(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Connect(ctx, dir, Launch{Idle: r.Idle, CacheBytes: r.CacheBytes})
+	return Connect(ctx, dir, Launch{Idle: time.Duration(r.IdleSeconds * float64(time.Second)), CacheBytes: r.CacheBytes})
 }
 
 // build is one attempt.

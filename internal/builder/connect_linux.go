@@ -134,7 +134,7 @@ func peerPID(c net.Conn) int {
 // start runs kit-builder serve detached and waits until it answers. The caller
 // holds the clients' lock.
 func start(ctx context.Context, dir string, l Launch) error {
-	if _, err := findRunc(); err != nil {
+	if _, err := findRunc(sbin); err != nil {
 		return err // say it here rather than in a log
 	}
 	program := l.Program

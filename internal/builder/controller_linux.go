@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -57,7 +56,7 @@ const (
 // newController opens the state in root and returns the controller that builds
 // with it. Only one process can have root open.
 func newController(ctx context.Context, root string, o ServeOptions) (*control.Controller, error) {
-	runcPath, err := findRunc()
+	runcPath, err := findRunc(sbin)
 	if err != nil {
 		return nil, err
 	}
@@ -155,21 +154,23 @@ func gcPolicy(max int64) []client.PruneInfo {
 	}
 }
 
-// findRunc returns the runtime that RUN steps use. crun is not an alternative:
-// BuildKit passes it flags that it refuses.
-func findRunc() (string, error) {
+// sbin is where Debian and others install runc; an ordinary user's PATH lacks it.
+var sbin = []string{"/usr/sbin", "/usr/local/sbin", "/sbin"}
+
+// findRunc returns the runtime that RUN steps use, from PATH or else from dirs.
+// crun is not an alternative: BuildKit passes it flags that it refuses.
+func findRunc(dirs []string) (string, error) {
 	for _, name := range []string{"buildkit-runc", "runc"} {
 		if p, err := exec.LookPath(name); err == nil {
 			return p, nil
 		}
 	}
-	// Debian installs it in /usr/sbin, which is not in an ordinary user's PATH.
-	for _, p := range []string{"/usr/sbin/runc", "/usr/local/sbin/runc", "/sbin/runc"} {
-		if _, err := os.Stat(p); err == nil {
+	for _, d := range dirs {
+		if p, err := exec.LookPath(filepath.Join(d, "runc")); err == nil {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("building needs runc, which is not in PATH; install it (apt install runc): %w", kiterr.ErrUnavailable)
+	return "", fmt.Errorf("building needs runc, which is not installed; get it with: apt install runc: %w", kiterr.ErrUnavailable)
 }
 
 // errLocalOnly is what a lookup of a name under [LocalDomain] gives.

@@ -3,12 +3,15 @@ package builder
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 
 	"github.com/moby/buildkit/solver/errdefs"
 	"github.com/moby/buildkit/solver/pb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -61,6 +64,8 @@ var (
 	sourceMetadata = regexp.MustCompile(`failed to resolve source metadata for (\S+): (.*)$`)
 	exitCode       = regexp.MustCompile(`did not complete successfully: (exit code: \d+)`)
 
+	noSpace = regexp.MustCompile(`(?i)no space left on device`)
+
 	// What programs say when there is no network, and one must not guess
 	// from an exit code.
 	networkSymptom = regexp.MustCompile(`(?i)could not resolve|couldn't resolve|temporary failure (in name resolution|resolving)|name or service not known|network is unreachable|no such host|bad address|unable to resolve host|name resolution|Connection refused|ENETUNREACH|EAI_AGAIN|failed to fetch`)
@@ -85,9 +90,9 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 	text := cause.Error()
 	st := obs.failed()
 	switch {
-	case strings.Contains(text, syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.ENOSPC.Error()):
-		f.File, f.Line, f.Excerpt = "", 0, ""
-		f.Message, f.Next = "the disk is full", "free some space, or drop the build cache with kit-builder prune"
+	case status.Code(err) == codes.Unavailable || strings.Contains(err.Error(), "error reading from server: EOF"):
+		f.Message = "the builder ended while it was building"
+		f.Next = "build again; if it persists, see " + r.builderLog()
 		f.family = kiterr.ErrUnavailable
 	case errors.As(cause, &said):
 		f.Message, f.Next = said.Message, said.Next
@@ -108,15 +113,27 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 		if n := len(f.Output); n > 0 {
 			f.Message += ": " + oneLine(f.Output[n-1], 200)
 		}
-		if r.Network == NetworkNone && networkSymptom.MatchString(strings.Join(f.Output, "\n")) {
+		if noSpace.MatchString(strings.Join(f.Output, "\n")) {
+			f.Next, f.family = "the disk is full: "+nextDiskFull, kiterr.ErrUnavailable
+		} else if r.Network == NetworkNone && networkSymptom.MatchString(strings.Join(f.Output, "\n")) {
 			f.Next = "RUN steps have no network; to let this recipe use this machine's, build with --network host"
 		}
+	case noSpace.MatchString(text) || noSpace.MatchString(err.Error()):
+		return diskFull(syscall.ENOSPC)
 	default:
 		if m := sourceMetadata.FindStringSubmatch(text); m != nil {
 			f.missingBase(m[1], m[2])
 		}
 	}
 	return f
+}
+
+// builderLog names where the builder that r uses tells its side.
+func (r *Request) builderLog() string {
+	if r.Builder != "" {
+		return "the log of " + r.Builder
+	}
+	return filepath.Join(r.Home, "builder", logName)
 }
 
 func (f *Failure) missingBase(ref, why string) {
@@ -173,10 +190,12 @@ func oneLine(s string, limit int) string {
 	return s
 }
 
+const nextDiskFull = "free some space, or drop the build cache with kit-builder prune"
+
 // diskFull names what a full disk prevents; other errors pass.
 func diskFull(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
-		return &Failure{Message: "the disk is full", Next: "free some space, or drop the build cache with kit-builder prune", family: kiterr.ErrUnavailable, cause: err}
+		return &Failure{Message: "the disk is full", Next: nextDiskFull, family: kiterr.ErrUnavailable, cause: err}
 	}
 	return err
 }

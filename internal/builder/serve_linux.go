@@ -17,7 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sirupsen/logrus"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/moby/buildkit/util/grpcerrors"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
@@ -97,7 +98,6 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 	}
 	sweepCgroups(cgroupParent(root))
 	defer sweepCgroups(cgroupParent(root))
-	logrus.SetLevel(logrus.WarnLevel)
 
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -112,7 +112,15 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 		return err
 	}
 	presence := newPresence()
-	srv := grpc.NewServer(grpc.StatsHandler(presence), grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
+	srv := grpc.NewServer(
+		grpc.StatsHandler(presence),
+		grpc.WaitForHandlers(true), // a step that is being killed is not gone yet
+		// Without these an error arrives without its place in the recipe.
+		grpc.UnaryInterceptor(grpcerrors.UnaryServerInterceptor),
+		grpc.StreamInterceptor(grpcerrors.StreamServerInterceptor),
+		grpc.MaxRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
+		grpc.MaxSendMsgSize(defaults.DefaultMaxSendMsgSize),
+	)
 	ctl.Register(srv)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -56,6 +57,9 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		}
 	case doc.Dockerfile != "":
 		named = path.Join(path.Dir(src.Filename), doc.Dockerfile)
+		if !filepath.IsLocal(named) {
+			return nil, k.fault("dockerfile", fmt.Sprintf("%s is not inside the build context", doc.Dockerfile), "", "SPEC-v3 §4/dockerfile-inside-context")
+		}
 	default:
 		named = authoring.Companion(src.Filename)
 	}
@@ -142,6 +146,8 @@ func (k *kit) takeContent(files map[string][]byte) error {
 		switch other, taken := from[base]; {
 		case capability.HasReference(name):
 			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name of a file to stage cannot hold an argument", name), "", "")
+		case !filepath.IsLocal(k.beside(name)):
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the file is not inside the build context", name), "", "")
 		case !ok:
 			return k.fault("capabilities", fmt.Sprintf("contentFile %s: there is no such file beside the descriptor", name), "", "")
 		case base == StagedDescriptor || base == StagedRecipe:
@@ -157,13 +163,16 @@ func (k *kit) takeContent(files map[string][]byte) error {
 	return nil
 }
 
+// sourceDateEpoch is the build arg that sets the time of everything built.
+const sourceDateEpoch = "SOURCE_DATE_EPOCH"
+
 // passesThrough reports whether a build arg is BuildKit's rather than the Kit's.
 func passesThrough(name string) bool {
 	switch strings.ToUpper(name) {
 	case "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY":
 		return true
 	}
-	return name == "SOURCE_DATE_EPOCH" || strings.HasPrefix(name, "BUILDKIT_")
+	return name == sourceDateEpoch || strings.HasPrefix(name, "BUILDKIT_")
 }
 
 // resolve judges the supplied args and expands the descriptor's build phase.
@@ -174,13 +183,13 @@ func (k *kit) resolve(opts map[string]string) error {
 			supplied[arg] = v
 		}
 	}
-	values, err := expand.ResolveArgs(k.doc.Args, supplied, expand.BuildPhase)
+	values, err := expand.ResolveArgs(k.doc.Args, supplied, expand.PhaseBuild)
 	if err != nil {
-		return k.fault("args", err.Error(), "", "")
+		return k.fault("args", oneLine(err), "", "")
 	}
 	d, err := expand.Build(k.doc.Descriptor, values)
 	if err != nil {
-		return k.fault("args", err.Error(), "", "")
+		return k.fault("args", oneLine(err), "", "")
 	}
 	k.buildArgs = map[string]string{}
 	for name, a := range d.Args {
@@ -233,7 +242,10 @@ func (k *kit) finish() ([]byte, error) {
 		return nil, k.fault("", "the published descriptor: "+err.Error(), "", "")
 	}
 	if _, err := spec.DecodePublished(b); err != nil {
-		return nil, k.fault("", "after expansion: "+err.Error(), "", "")
+		return nil, k.fault("", "after expansion: "+oneLine(err), "", "")
 	}
 	return b, nil
 }
+
+// oneLine joins the findings of err.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -13,9 +13,7 @@ package frontend
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -71,7 +69,7 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 	if err != nil {
 		return nil, err
 	}
-	if err := k.derive(ctx, res, platforms); err != nil {
+	if err := k.derive(ctx, platforms); err != nil {
 		return nil, err
 	}
 	descriptor, err := k.finish()
@@ -87,8 +85,9 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 			return nil, err
 		}
 	}
-	opts := c.BuildOpts().Opts
-	b.annotate(res, k.published, descriptor, opts)
+	if err := b.annotate(res, k.published, c.BuildOpts().Opts); err != nil {
+		return nil, err
+	}
 	if _, ok := res.Metadata[commonexptypes.ExporterEpochKey]; !ok {
 		// Without one, the config says when the build ran, and two builds of
 		// one source differ in nothing else. Files keep their times.
@@ -253,12 +252,4 @@ func noDescriptor(name string, err error) error {
 func isNotExist(err error) bool {
 	return err != nil && (errors.Is(err, errNotExist) || strings.Contains(err.Error(), "no such file or directory") ||
 		strings.Contains(err.Error(), "not found"))
-}
-
-func mustJSON(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("encoding %T: %v", v, err)) // strings and maps of them
-	}
-	return b
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/opencontainers/go-digest"
+	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -48,6 +49,7 @@ Run "kit-builder COMMAND --help" for the flags.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	logrus.SetLevel(logrus.ErrorLevel) // the libraries' remarks are not for users
 	err := run(ctx, args, stdin, stdout, stderr)
 	var told *toldError
 	switch {
@@ -166,7 +168,11 @@ func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, s
 	fs.StringVar(&r.Network, "network", builder.NetworkNone, "network of RUN steps: none, or host for all that this machine can reach")
 	fs.StringVar(&r.Builder, "builder", "", "`address` of another BuildKit, unix://… or tcp://…")
 	fs.BoolVar(&r.NoCache, "no-cache", false, "run every step again")
-	fs.DurationVar(&r.Idle, "idle", 0, "how long a builder started for this stays unused")
+	fs.Func("idle", "how long, `5m`, a builder started for this stays unused", func(s string) error {
+		d, err := time.ParseDuration(s)
+		r.IdleSeconds = d.Seconds()
+		return err
+	})
 	fs.Int64Var(&r.CacheBytes, "cache-bytes", 0, "size of the cache of a builder started for this")
 	fs.Var(pairs(r.Args), "arg", "value of a Kit arg, `NAME=VALUE`, repeatable")
 	fs.Var(pairs(r.Labels), "label", "label of the image, `NAME=VALUE`, repeatable")
@@ -214,11 +220,14 @@ func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, s
 		return writeJSON(stdout, document{Result: res})
 	}
 	f := builder.AsFailure(err)
-	if ctx.Err() == nil {
-		fmt.Fprint(stderr, f.Excerpt)
-	}
 	if werr := writeJSON(stdout, document{Error: f}); werr != nil {
 		return errors.Join(err, werr)
+	}
+	if *request != "" {
+		return &toldError{err} // the program that asked tells it
+	}
+	if ctx.Err() == nil {
+		fmt.Fprint(stderr, f.Excerpt)
 	}
 	return err
 }
