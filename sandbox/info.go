@@ -76,6 +76,7 @@ type Storage struct {
 	Path      string   `json:"path"`
 	Kits      []string `json:"kits"`
 	Tmpfs     bool     `json:"tmpfs"`
+	Transient bool     `json:"transient"` // ends with the sandbox
 	SizeBytes int64    `json:"sizeBytes,omitzero"`
 	Note      string   `json:"note,omitzero"` // e.g. that the size is not enforced
 }

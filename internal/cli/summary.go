@@ -56,9 +56,12 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	}
 	for _, s := range g.Storage {
 		text := s.Path
-		if s.Tmpfs {
+		switch {
+		case s.Tmpfs:
 			text += " (memory)"
-		} else {
+		case s.Transient:
+			text += " (until it is removed)"
+		default:
 			text += " (kept)"
 		}
 		if s.SizeBytes > 0 {

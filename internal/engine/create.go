@@ -156,7 +156,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := c.write(sb, o.Ephemeral); err != nil {
 		return nil, err
 	}
-	if err := e.storage.prepare(p, o.Ephemeral && o.Name == ""); err != nil {
+	if err := e.storage.prepare(p); err != nil {
 		return nil, err
 	}
 	if err := j.Append(journal.Planned, ""); err != nil {

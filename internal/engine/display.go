@@ -32,7 +32,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Routes = append(d.Routes, sandbox.Route(r))
 	}
 	for _, v := range p.Volumes {
-		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Note: v.Note}
+		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Transient: v.Transient, Note: v.Note}
 		if v.SizeBytes != nil {
 			s.SizeBytes = *v.SizeBytes
 		}

@@ -29,10 +29,6 @@ type terms struct {
 	// Pending is the id of the sandbox that was being made when the storage
 	// was: if that was never installed, the storage never was either.
 	Pending string `json:"pending,omitempty"`
-
-	// Transient storage ends with the sandbox Pending, whose made-up name
-	// nobody could ask for again.
-	Transient bool `json:"transient,omitempty"`
 }
 
 const termsVersion = 1
@@ -79,7 +75,7 @@ func writeTerms(dir string, t terms) error {
 
 // prepare makes the storage that p needs and that does not exist. Storage that
 // does is left exactly as it is, its owner and mode included.
-func (s storage) prepare(p *plan.Plan, transient bool) error {
+func (s storage) prepare(p *plan.Plan) error {
 	for _, m := range p.Machine.Mounts {
 		v := volumeOf(p, m)
 		if v == nil || v.Tmpfs {
@@ -110,7 +106,7 @@ func (s storage) prepare(p *plan.Plan, transient bool) error {
 		if err := os.Chmod(data, chmodBits(m.Mode)); err != nil {
 			return durable.Explain(data, err)
 		}
-		if err := writeTerms(dir, terms{Volume: *v, Pending: p.ID, Transient: transient}); err != nil {
+		if err := writeTerms(dir, terms{Volume: *v, Pending: p.ID}); err != nil {
 			return err
 		}
 	}
@@ -153,7 +149,7 @@ func (s storage) settle(p *plan.Plan, installed bool) error {
 		if err != nil {
 			return err
 		}
-		if installed && !t.Transient {
+		if installed && !t.Volume.Transient {
 			t.Pending = ""
 			if err := writeTerms(dir, t); err != nil {
 				return err

@@ -142,5 +142,6 @@ type Volume struct {
 	Tmpfs     bool     `json:"tmpfs,omitempty"`     // memory, gone at stop
 	SizeBytes *int64   `json:"sizeBytes,omitempty"` // nil: not stated
 	Mode      *uint32  `json:"mode,omitempty"`      // of fresh storage; nil: not stated
+	Transient bool     `json:"transient,omitempty"` // ends with the sandbox, whose made-up name nobody could ask for again
 	Note      string   `json:"note,omitempty"`      // what the user should know, e.g. that the size is advisory
 }
