@@ -92,6 +92,9 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 	return a.Status, nil
 }
 
+// settleTime is how long a command that is over waits for its keeper to notice.
+const settleTime = 200 * time.Millisecond
+
 // A Session is a command in flight and a connection to the guest for it.
 type Session struct {
 	Conn net.Conn
@@ -107,7 +110,14 @@ func (s *Session) Close() error {
 	more := s.more
 	s.more = nil
 	s.mu.Unlock()
-	errs := []error{s.Conn.Close(), s.hold.Close()}
+	errs := []error{s.Conn.Close()}
+	// The keeper hangs up when it has counted the command as over: whoever
+	// asks for the state after that must not find it busy.
+	if s.hold.CloseWrite() == nil {
+		s.hold.SetReadDeadline(time.Now().Add(settleTime))
+		s.hold.Read(make([]byte, 1))
+	}
+	errs = append(errs, s.hold.Close())
 	for _, m := range more {
 		errs = append(errs, m.Close())
 	}
