@@ -196,7 +196,7 @@ func push(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // serve VAR TEXT answers HTTP with TEXT on the host's loopback until the script
-// ends, and sets VAR to the address.
+// ends, and sets VAR to the address and VAR_PORT to its port.
 func serve(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: serve VAR TEXT")
@@ -210,6 +210,7 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 	go func() { defer close(done); s.Serve(l) }()
 	ts.Defer(func() { s.Close(); <-done })
 	ts.Setenv(args[0], l.Addr().String())
+	ts.Setenv(args[0]+"_PORT", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 }
 
 // field VAR FILE PATH sets VAR to a member of a JSON document: names and
