@@ -25,6 +25,9 @@ var guestPath = sync.OnceValues(func() (string, error) {
 var scratch string
 
 func TestMain(m *testing.M) {
+	if id := os.Getenv(dieVariable); id != "" {
+		mainStartAndDie(id)
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "namespace"); err != nil {
 		panic(err)
