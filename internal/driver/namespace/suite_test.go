@@ -32,11 +32,17 @@ func subject(t *testing.T) drivertest.Subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return drivertest.Subject{
+	s := drivertest.Subject{
 		Open:        func(dir string) driver.Driver { return &Driver{Dir: dir, GuestPath: guest} },
 		Machine:     plan.Machine{Layers: []string{rootfs.Layer(t)}, IDMap: ids},
 		StartAndDie: startAndDie(guest),
 	}
+	if ids.IsIdentity() {
+		s.Cannot = map[string]string{
+			"an owner map ties one user of the host to one of the machine": "only the system's root can translate owners, which is reported",
+		}
+	}
+	return s
 }
 
 // The variable that turns the test program into one that starts a machine and
