@@ -240,12 +240,33 @@ func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
 	if err := raise(inside, eth, guest6, prefix(Guest4), prefix(Guest6)); err != nil {
 		return fmt.Errorf("%s: %w", Interface, err)
 	}
+	if err := errors.Join(settle(l.routes, index), settle(inside, eth.Attrs().Index)); err != nil {
+		return err
+	}
 	for _, gw := range families(guest6, Gateway4, Gateway6) {
 		if err := inside.RouteReplace(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice()}); err != nil && !(gw.Is6() && disabled(err)) {
 			return fmt.Errorf("default route by %s: %w", gw, err)
 		}
 	}
 	return nil
+}
+
+// settle waits until an interface that is up carries packets. The end that was
+// raised first drops them until the kernel's link watcher has seen that the
+// other is up, and then a client waits a second for its first retry. Newer
+// kernels do the watcher's work when they are asked.
+func settle(h *netlink.Handle, index int) error {
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+		i, err := h.LinkByIndex(index)
+		switch {
+		case err != nil:
+			return err
+		case i.Attrs().OperState == netlink.OperUp:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s is up but carries nothing", i.Attrs().Name)
+		}
+	}
 }
 
 // raise gives an interface its two addresses and brings it up.
