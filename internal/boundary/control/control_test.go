@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -433,12 +434,13 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for range 5 {
 		cycle()
 	}
+	// The server's side of the last connection ends a little later.
+	deadline := time.Now().Add(10 * time.Second)
+	for (runtime.NumGoroutine() > routines || openFiles(t) > fds) && time.Now().Before(deadline) {
+		runtime.Gosched()
+	}
 	if n := openFiles(t); n > fds {
 		t.Errorf("%d descriptors before, %d after", fds, n)
-	}
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > routines && time.Now().Before(deadline) {
-		runtime.Gosched() // the server's side of the last connections
 	}
 	if n := runtime.NumGoroutine(); n > routines {
 		t.Errorf("%d goroutines before, %d after", routines, n)
@@ -613,9 +615,17 @@ func TestFloodOfConnectionsIsBounded(t *testing.T) {
 	var b strings.Builder
 	var mu sync.Mutex
 	log := &audit.Log{W: writer(func(p []byte) { mu.Lock(); b.Write(p); mu.Unlock() }), Window: time.Hour}
+	all := make(chan struct{})
+	var logged atomic.Int32
 	x := start(t, g, control.Config{
 		Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)},
-		Limits: control.Limits{Flows: limit}, Log: log.Write,
+		Limits: control.Limits{Flows: limit},
+		Log: func(d audit.Decision) {
+			log.Write(d)
+			if logged.Add(1) == n {
+				close(all)
+			}
+		},
 	})
 	a, err := g.resolve("echo.example", "ip4")
 	if err != nil {
@@ -639,6 +649,11 @@ func TestFloodOfConnectionsIsBounded(t *testing.T) {
 	}
 	if most > limit {
 		t.Errorf("%d connections at a time, the limit is %d", most, limit)
+	}
+	select {
+	case <-all:
+	case <-time.After(20 * time.Second):
+		t.Errorf("only %d of %d connections were decided about", logged.Load(), n)
 	}
 	x.Close()
 	log.Close()
