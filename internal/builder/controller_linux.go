@@ -114,7 +114,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 		Frontends: map[string]bkfrontend.Frontend{
 			"dockerfile.v0":        forwarder.NewGatewayForwarder(workers.Infos(), dockerfile.Build),
 			"gateway.v0":           gw,
-			frontend.BuiltinSource: forwarder.NewGatewayForwarder(workers.Infos(), frontend.Builder{}.Build),
+			frontend.BuiltinSource: forwarder.NewGatewayForwarder(workers.Infos(), o.Frontend.Build),
 		},
 		CacheManager:   solver.NewCacheManager(ctx, "local", cache, worker.NewCacheResultStorage(workers)),
 		Entitlements:   []string{entitlements.EntitlementNetworkHost.String()},

@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+
+	"github.com/kitbox-dev/kitbox/internal/frontend"
 )
 
 // ServeOptions configure [Serve].
@@ -36,6 +38,9 @@ type ServeOptions struct {
 
 	// CacheBytes bounds the build cache. Zero means [DefaultCacheBytes].
 	CacheBytes int64
+
+	// Frontend is the builtin frontend for clients that bring none.
+	Frontend frontend.Builder
 
 	// Ready is told once that the socket answers ("ok") or why it never will,
 	// and closed. Nil tells nobody.
