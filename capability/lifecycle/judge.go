@@ -6,6 +6,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/argv"
+	"github.com/kitbox-dev/kitbox/capability/envname"
 	"github.com/kitbox-dev/kitbox/capability/filemode"
 	"github.com/kitbox-dev/kitbox/capability/guestpath"
 )
@@ -43,7 +44,7 @@ func judgeHook(list string, i int, command *argv.Command, user string, env []str
 		}
 	}
 	for _, name := range env {
-		if !variable(name) && !(f != capability.Effective && capability.HasReference(name)) {
+		if !envname.Valid(name) && !f.Waits(name) {
 			problem("env", fmt.Sprintf("%q is not the name of a variable: list names, not values", name))
 		}
 	}
@@ -54,14 +55,14 @@ func (c *Config) judgeFile(i int, f capability.Form, in *capability.Inspection) 
 	problem := func(field, message string) {
 		in.Problem("config.files["+strconv.Itoa(i)+"]."+field, message)
 	}
-	if !(f != capability.Effective && capability.HasReference(file.Path)) {
+	if !f.Waits(file.Path) {
 		if fault := guestpath.Absolute(file.Path); fault != "" {
 			problem("path", fault)
 		} else if j := c.firstAt(file.Dest()); j < i {
 			problem("path", fmt.Sprintf("files[%d] is written to %s too", j, file.Dest()))
 		}
 	}
-	if file.Mode != "" && !(f != capability.Effective && capability.HasReference(file.Mode)) {
+	if file.Mode != "" && !f.Waits(file.Mode) {
 		if _, ok := filemode.Parse(file.Mode); !ok {
 			problem("mode", filemode.Fault)
 		}
@@ -76,17 +77,4 @@ func (c *Config) firstAt(dest string) int {
 		}
 	}
 	return len(c.Files)
-}
-
-// variable reports whether s can name an environment variable.
-func variable(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '_', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
-		case c >= '0' && c <= '9' && i > 0:
-		default:
-			return false
-		}
-	}
-	return s != ""
 }
