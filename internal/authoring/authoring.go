@@ -94,7 +94,7 @@ func Find(dir string) (string, error) {
 		return "", fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, such as %s.yaml: %w",
 			dir, filepath.Base(abs), kiterr.ErrNotFound)
 	}
-	return "", fmt.Errorf("%s holds several Kit descriptors (%s); name one: %w", dir, strings.Join(found, ", "), kiterr.ErrRefused)
+	return "", ambiguous(dir, found)
 }
 
 func readSome(dir string, e fs.DirEntry) ([]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/authoring"
@@ -57,6 +58,26 @@ func TestStemAndCompanion(t *testing.T) {
 		}
 		if got := authoring.Companion(file); got != want[1] {
 			t.Errorf("Companion(%q) = %q, want %q", file, got, want[1])
+		}
+	}
+}
+
+func TestFindNamesWhatItCannotChooseFrom(t *testing.T) {
+	const yaml = "schemaVersion: \"3\"\nkind: workload\n"
+	const comment = "# syntax=docker/sandbox-kit:3\n# kit:\n#   kind: workload\nFROM scratch\n"
+	for want, files := range map[string]map[string]string{
+		"holds two workloads, a.yaml and b.yaml; a composition has exactly one: name the file": {"a.yaml": yaml, "b.yaml": yaml},
+		"holds two workloads, a.dockerfile and b.yaml; ":                                       {"a.dockerfile": comment, "b.yaml": yaml},
+		"holds several Kit descriptors, a.yaml, b.yaml and c.yaml: name the file":              {"a.yaml": yaml, "b.yaml": descriptor, "c.yaml": yaml},
+	} {
+		dir := t.TempDir()
+		for f, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := authoring.Find(dir); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Find = %v, want %q", err, want)
 		}
 	}
 }

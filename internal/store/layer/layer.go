@@ -280,6 +280,13 @@ func (s *Store) Sweep(ctx context.Context, keep func(dir string, id digest.Diges
 		if d := digest.NewDigestFromEncoded(digest.SHA256, e.Name()); d.Validate() == nil {
 			id = d
 		}
+		if strings.HasPrefix(e.Name(), setPrefix) || !e.IsDir() && strings.HasPrefix(e.Name(), durable.TempPrefix) {
+			// Found again at the cost of a composition.
+			if st, err := e.Info(); err == nil && st.ModTime().Before(limit) {
+				os.Remove(dir)
+			}
+			continue
+		}
 		if !e.IsDir() || keep(dir, id) {
 			continue
 		}
