@@ -70,11 +70,14 @@ type Problem struct {
 // A Claim is one thing an entry needs for itself, such as a mount path or a
 // port. Package spec compares the claims of one declaration block without
 // knowing what they mean: two entries that claim one Key in one Space collide.
+// Across Kits the merge rules of the types decide, which see one package's types
+// at a time; so after merging, package resolve compares the claims of different
+// types in the spaces that several types share.
 type Claim struct {
 	Space string // e.g. "path", shared by the types whose claims can meet
-	Key   string // normalized, e.g. the cleaned path
+	Key   string // normalized, e.g. the cleaned path; may be empty where the space has one place
 	At    string // path of the claiming field relative to the entry, for the finding
-	What  string // how a message names it, e.g. "storage path /work"
+	What  string // the noun a message puts before Key, e.g. "storage path"
 }
 
 // Arity says how often a type may stand in one declaration block (§7.1).
@@ -87,8 +90,21 @@ const (
 
 // A Contribution is a request and the Kit that makes it.
 type Contribution struct {
-	Kit     string // how messages name the Kit
+	Kit     string // how messages name the Kit; of the first, when several were merged
 	Request Request
+
+	// Workload says that Kit is the workload of the composition. Some rules
+	// let its declaration govern.
+	Workload bool
+
+	// From holds what was merged into this one, in composition order, so that
+	// hooks, rules and records can name every Kit. Nil when the request is as
+	// its Kit wrote it.
+	From []Contribution
+
+	// Apart says that, in a published set, the request stands in a group of
+	// its own: it can be judged against the others only at create.
+	Apart bool
 }
 
 // A MergeMode says what contributions are merged for. The rules differ where a
@@ -108,11 +124,37 @@ type Conflict struct {
 }
 
 // A Line is one element of the permission surface (§7.4): a value in a named
-// list. Package spec/surface owns the names of the lists.
+// list. The lists are the List constants.
 type Line struct {
 	List  string
 	Value string
 }
+
+// The lists of the permission surface, by the names they have in its JSON form.
+const (
+	ListNetworkInstallAllow     = "networkInstallAllow"
+	ListNetworkInstallDeny      = "networkInstallDeny"
+	ListNetworkRuntimeAllow     = "networkRuntimeAllow"
+	ListNetworkRuntimeDeny      = "networkRuntimeDeny"
+	ListNetworkInstallHTTPAllow = "networkInstallHTTPAllow" // METHOD host/path
+	ListNetworkInstallHTTPDeny  = "networkInstallHTTPDeny"
+	ListNetworkRuntimeHTTPAllow = "networkRuntimeHTTPAllow"
+	ListNetworkRuntimeHTTPDeny  = "networkRuntimeHTTPDeny"
+	ListCredentialsInstall      = "credentialsInstall"
+	ListCredentialsRuntime      = "credentialsRuntime"
+	ListSSHAgentInstall         = "sshAgentInstall" // "unrestricted", "sign NAMESPACE", "authenticate [USER@]HOST"
+	ListSSHAgentRuntime         = "sshAgentRuntime"
+	ListStoragePaths            = "storagePaths"
+	ListHostMountPaths          = "hostMountPaths"
+	ListSkillsPaths             = "skillsPaths"
+	ListSkillsWritePaths        = "skillsWritePaths"
+	ListPorts                   = "ports"      // port/transport
+	ListHostPorts               = "hostPorts"  // tcp4/5432
+	ListDockerAuth              = "dockerAuth" // registry host
+	ListUSBDevices              = "usbDevices" // vendor:product or class:NAME
+	ListPrivileged              = "privileged" // a single line means true
+	ListServices                = "services"   // type of a config-less grant
+)
 
 // A Definition is the grammar of the types of one package. Its functions are
 // pure and may be called concurrently; each tolerates any Request of its Types,
@@ -125,25 +167,20 @@ type Definition struct {
 	// singleton in one block exclude each other.
 	Arity Arity
 
-	// Services marks a config-less grant listed by its type on the
-	// permission surface.
+	// Service marks a config-less grant listed by its type on the permission
+	// surface; Inspect adds that line.
 	Service bool
 
-	// Check decodes r's config and judges its values. In the authored and
-	// published forms a value that still holds a reference is judged
-	// leniently (§6). Problems come in field order.
-	Check func(r Request, f Form) []Problem
-
-	// Claims returns what r claims, or nil when its config does not decode.
-	// A claim whose key still holds a reference is left out.
-	Claims func(r Request) []Claim
+	// Inspect decodes r's config once and appends to in what there is to say
+	// about r: problems in field order, claims, and surface lines. In the
+	// authored and published forms a value that still holds a reference is
+	// judged leniently (§6), and a claim whose key still holds one is left
+	// out. A config that does not decode yields a problem and nothing else.
+	Inspect func(r Request, f Form, in *Inspection)
 
 	// Merge combines all contributions of Types, in composition order. The
 	// result keeps the order in which keys first appeared.
 	Merge func(mode MergeMode, cs []Contribution) ([]Contribution, []Conflict)
-
-	// Surface returns r's lines; nil when the type adds nothing.
-	Surface func(r Request) []Line
 
 	// KeepText lists config fields (dotted, "[]" for any index) in which a
 	// whole-value reference stays text instead of adopting a type (§6).
@@ -153,12 +190,41 @@ type Definition struct {
 	Schema func(typ string) []byte
 }
 
+// Check returns the problems of r.
+func (d Definition) Check(r Request, f Form) []Problem {
+	var in Inspection
+	d.Inspect(r, f, &in)
+	return in.Problems
+}
+
+// Claims returns what r claims; nil when its config does not decode.
+func (d Definition) Claims(r Request) []Claim {
+	var in Inspection
+	d.Inspect(r, Authored, &in)
+	return in.Claims
+}
+
+// Surface returns r's lines; nil when its config does not decode or the type
+// adds nothing to the surface.
+func (d Definition) Surface(r Request) []Line {
+	var in Inspection
+	d.Inspect(r, Authored, &in)
+	return in.Lines
+}
+
 // typePattern is the grammar of type names (§7).
 var typePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9-]*[a-z0-9])?@[1-9][0-9]*$`)
 
 // ValidType reports whether s has the shape of a type name.
 func ValidType(s string) bool { return typePattern.MatchString(s) }
 
+// Waits reports whether s is not judged yet in form f, because it still holds a
+// reference. In the effective form nothing waits.
+func (f Form) Waits(s string) bool { return f != Effective && HasReference(s) }
+
 // HasReference reports whether s holds a Kit placeholder of any kind, spelled
 // correctly or not. Such a value is judged only after expansion.
-func HasReference(s string) bool { return strings.Contains(s, "${{") }
+func HasReference(s string) bool { return strings.Contains(s, opening) }
+
+// opening is how every placeholder begins.
+const opening = "${{"

@@ -1,0 +1,259 @@
+package capability
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// An Inspection gathers what grammars say about entries. Inspecting appends and
+// never reads, so one value can serve all entries of a descriptor: note the
+// lengths before each. The zero value is ready. It is not safe for concurrent
+// use.
+type Inspection struct {
+	Problems []Problem
+	Claims   []Claim
+	Lines    []Line
+}
+
+// Open holds the fields whose value is a reference where a number or a boolean
+// belongs. They were decoded as zero. Nil means there are none.
+type Open []string
+
+// Has reports whether the field at path, e.g. "config.container", is open.
+func (o Open) Has(path string) bool {
+	for _, p := range o {
+		if p == path {
+			return true
+		}
+	}
+	return false
+}
+
+// Read decodes r's config into dst for judging it in form f, as strictly as
+// [Decode], except that before the effective form a number or a boolean may be
+// a reference. It reports whether dst may be judged; if not, the problem has
+// been added, or there is none to add because even the field names are open.
+// Nullable names the fields ("a.b", no indices) below which null is a value.
+func (in *Inspection) Read(r Request, f Form, dst any, nullable ...string) (Open, bool) {
+	config := bytes.TrimSpace(r.Config)
+	if len(config) == 0 || string(config) == "null" {
+		in.Problems = append(in.Problems, Problem{Path: "config", Message: "a config is required", Decode: true})
+		return nil, false
+	}
+	if nulls := Nulls(config, nullable...); len(nulls) > 0 {
+		for _, p := range nulls {
+			in.Problems = append(in.Problems, Problem{Path: p, Message: "null is not a value here; leave the field out or state one", Decode: true})
+		}
+		return nil, false
+	}
+	if f == Effective || !bytes.Contains(config, []byte(opening)) {
+		if err := json.Unmarshal(config, dst, strict); err != nil {
+			in.Problems = append(in.Problems, Problem{Path: "config", Message: explain(err), Decode: true})
+			return nil, false
+		}
+		return nil, true
+	}
+	var open Open
+	err := json.Unmarshal(config, dst, strict, json.WithUnmarshalers(json.JoinUnmarshalers(
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ *bool) error { return skipReference(dec, &open) }),
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ *int) error { return skipReference(dec, &open) }),
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ *float64) error { return skipReference(dec, &open) }),
+	)))
+	if err != nil {
+		if !hasOpenKey(config) {
+			in.Problems = append(in.Problems, Problem{Path: "config", Message: explain(err), Decode: true})
+		}
+		return nil, false
+	}
+	return open, true
+}
+
+// Problem adds a finding about a value.
+func (in *Inspection) Problem(path, message string) {
+	in.Problems = append(in.Problems, Problem{Path: path, Message: message})
+}
+
+// Breach adds a finding that breaks the rule with the id statement.
+func (in *Inspection) Breach(path, statement, message string) {
+	in.Problems = append(in.Problems, Problem{Path: path, Message: message, Statement: statement})
+}
+
+// Warn adds a finding about a value that is valid but will not do what its
+// author thinks.
+func (in *Inspection) Warn(path, message string) {
+	in.Problems = append(in.Problems, Problem{Path: path, Message: message, Warning: true})
+}
+
+// Claim adds a claim, unless its key still waits for an argument.
+func (in *Inspection) Claim(c Claim) {
+	if !HasReference(c.Key) {
+		in.Claims = append(in.Claims, c)
+	}
+}
+
+// Line adds a surface line.
+func (in *Inspection) Line(list, value string) {
+	in.Lines = append(in.Lines, Line{List: list, Value: value})
+}
+
+// Err returns nil if nothing is wrong, or an [InvalidError] about an entry of
+// type typ. Warnings do not count.
+func (in *Inspection) Err(typ string) error {
+	var bad []Problem
+	for _, p := range in.Problems {
+		if !p.Warning {
+			bad = append(bad, p)
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return &InvalidError{Type: typ, Problems: bad}
+}
+
+// An InvalidError says that an entry breaks the rules of its type. It matches
+// [kiterr.ErrRefused].
+type InvalidError struct {
+	Type     string
+	Problems []Problem // at least one, in field order
+}
+
+func (e *InvalidError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "capability %s: ", e.Type)
+	for i, p := range e.Problems {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if p.Path != "" {
+			b.WriteString(p.Path + ": ")
+		}
+		b.WriteString(p.Message)
+	}
+	return b.String()
+}
+
+// Is makes every InvalidError match [kiterr.ErrRefused].
+func (e *InvalidError) Is(target error) bool { return target == kiterr.ErrRefused }
+
+// Nulls returns the places below config at which null stands, as paths
+// ("config.a.b"); a null among the elements of a list is reported at the list.
+// Nullable names the fields below which null is a value. Text that is not JSON
+// has none. At most a hundred are returned: more help nobody, and the paths of
+// a hostile config could take more room than there is.
+func Nulls(config jsontext.Value, nullable ...string) []string {
+	if !bytes.Contains(config, []byte("null")) {
+		return nil // nearly always; the scan below costs as much as decoding
+	}
+	var places []string
+	scanned := 0
+	Scalars(config, "config", func(t jsontext.Token, at func() string) bool {
+		if t.Kind() != 'n' {
+			return true
+		}
+		place := at()
+		if place != "config" && !allowed(place, nullable) && (len(places) == 0 || places[len(places)-1] != place) {
+			places = append(places, place)
+		}
+		if scanned += len(place); scanned > 1<<24 {
+			places = append(places, "config") // refused unseen, rather than trusted unseen
+		}
+		return len(places) < 100 && scanned <= 1<<24
+	})
+	return places
+}
+
+// Scalars calls visit for every text, number, boolean and null in v, in order.
+// At returns the place of the value as a path below root ("root.a.b"), or of the
+// list if the value is an element of one; it is valid only during the call. The
+// walk ends where visit returns false or v is not well formed.
+func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func() string) bool) {
+	dec := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	at := func() string { return root + dotted(dec) }
+	for {
+		t, err := dec.ReadToken()
+		if err != nil {
+			return
+		}
+		switch t.Kind() {
+		case '{', '}', '[', ']':
+			continue
+		case '"':
+			if kind, n := dec.StackIndex(dec.StackDepth()); kind == '{' && n%2 == 1 {
+				continue // a field name
+			}
+		}
+		if !visit(t, at) {
+			return
+		}
+	}
+}
+
+func allowed(place string, nullable []string) bool {
+	for _, n := range nullable {
+		if strings.HasPrefix(place, "config."+n+".") || strings.HasPrefix(place, "config."+n+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// dotted returns the path below the root of the value that dec has just read;
+// of the list, if the value is an element.
+func dotted(dec *jsontext.Decoder) string {
+	var b strings.Builder
+	depth := dec.StackDepth()
+	names := strings.Split(string(dec.StackPointer()), "/")
+	for i := 1; i <= depth && i < len(names); i++ {
+		switch kind, n := dec.StackIndex(i); {
+		case kind == '[' && i == depth:
+		case kind == '[':
+			b.WriteString("[" + strconv.FormatInt(n-1, 10) + "]")
+		default:
+			b.WriteString("." + strings.NewReplacer("~1", "/", "~0", "~").Replace(names[i]))
+		}
+	}
+	return b.String()
+}
+
+// skipReference consumes a string that holds a reference and notes its place;
+// anything else it leaves to the ordinary decoding.
+func skipReference(dec *jsontext.Decoder, open *Open) error {
+	if dec.PeekKind() != '"' {
+		return errors.ErrUnsupported
+	}
+	v, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(v, []byte(opening)) {
+		return errors.New("is text where a number or a boolean belongs")
+	}
+	*open = append(*open, "config"+dotted(dec))
+	return nil
+}
+
+// hasOpenKey reports whether any field name of config holds a reference: then
+// nothing is known about its shape before expansion.
+func hasOpenKey(config jsontext.Value) bool {
+	dec := jsontext.NewDecoder(bytes.NewReader(config))
+	for {
+		t, err := dec.ReadToken()
+		if err != nil {
+			return false
+		}
+		if t.Kind() != '"' || !HasReference(t.String()) {
+			continue
+		}
+		if kind, n := dec.StackIndex(dec.StackDepth()); kind == '{' && n%2 == 1 {
+			return true
+		}
+	}
+}
