@@ -8,6 +8,13 @@ import (
 	"os"
 
 	"github.com/kitbox-dev/kitbox/internal/builder/cli"
+	"github.com/kitbox-dev/kitbox/internal/frontend"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+// Set when the program is linked.
+var version, revision string
+
+func main() {
+	stamp := frontend.Builder{Version: version, Revision: revision}
+	os.Exit(cli.Main(stamp, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

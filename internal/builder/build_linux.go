@@ -92,6 +92,9 @@ type Request struct {
 	// has to start it. Zero means the defaults, see [ServeOptions].
 	IdleSeconds float64 `json:"idleSeconds,omitzero"`
 	CacheBytes  int64   `json:"cacheBytes,omitzero"`
+
+	// Frontend is what says on the image by whom it was built.
+	Frontend frontend.Builder `json:"-"`
 }
 
 // A NamedContext makes an image of a layout available to FROM.
@@ -246,7 +249,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 	// original still knows its family.
 	var cause error
 	build := func(ctx context.Context, c gateway.Client) (*gateway.Result, error) {
-		res, err := frontend.Builder{}.Build(ctx, c)
+		res, err := r.Frontend.Build(ctx, c)
 		cause = err
 		return res, err
 	}

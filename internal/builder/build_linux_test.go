@@ -28,6 +28,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/builder/cli"
+	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
@@ -37,7 +38,7 @@ import (
 // the program that wants one.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
-		os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(cli.Main(frontend.Builder{}, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -147,7 +148,7 @@ func (b *bench) writeBase(busybox []byte) {
 		add(tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, string(busybox))
-	for _, a := range []string{"sh", "cat", "echo", "sleep", "ls", "mkdir", "touch", "wget", "nc", "date", "env", "true", "false", "id"} {
+	for _, a := range []string{"sh", "cat", "echo", "sleep", "chown", "ls", "mkdir", "touch", "wget", "nc", "date", "env", "true", "false", "id"} {
 		add(tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, "")
 	}
 	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, "root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n")
@@ -652,7 +653,7 @@ func (b *bench) status() builder.Status {
 
 func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	b := newBench(t)
-	before := controlGroups()
+	before := leftovers()
 	dir, running := b.blocking()
 	failed := make(chan error, 1)
 	go func() {
@@ -688,16 +689,17 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	if err := builder.Stop(context.Background(), b.dir()); err != nil {
 		t.Fatal(err)
 	}
-	if after := controlGroups(); len(after) > len(before) {
-		t.Errorf("control groups left: %q, there were %q", after, before)
+	if after := leftovers(); len(after) > len(before) {
+		t.Errorf("left behind: %q, there were %q", after, before)
 	}
 }
 
-// controlGroups lists those of all builders on this machine.
-func controlGroups() []string {
+// leftovers lists what steps of killed builders could leave on this machine.
+func leftovers() []string {
+	runc, _ := filepath.Glob("/run/runc/*")
 	v1, _ := filepath.Glob("/sys/fs/cgroup/*/kitbox-builder-*")
 	v2, _ := filepath.Glob("/sys/fs/cgroup/kitbox-builder-*")
-	return append(v1, v2...)
+	return slices.Concat(runc, v1, v2)
 }
 
 func TestAnInterruptStopsTheBuildAtOnce(t *testing.T) {
@@ -869,5 +871,61 @@ func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
 	}
 	if _, err := b.build(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix:///nowhere.sock"}); err == nil || !strings.Contains(err.Error(), "unix:///nowhere.sock") {
 		t.Errorf("error = %v, want one that names the address", err)
+	}
+}
+
+// TestAnOrdinaryUserBuildsInAUserNamespace runs everything as root of a user
+// namespace whose ids are an ordinary user's, as kitbox does for one.
+func TestAnOrdinaryUserBuildsInAUserNamespace(t *testing.T) {
+	b := newBench(t)
+	const first, count = 200000, 65536
+	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN mkdir /mine && chown 1000:1000 /mine && id -u >/uid\nCMD [\"sh\"]\n"})
+	program := filepath.Join(filepath.Dir(b.home), "kit-builder") // the test's own is in a directory for root
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(filepath.Dir(b.home)), 0o755); err != nil { // of all of the test's directories
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(b.home, func(p string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(p, first, first))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		cmd := exec.Command(program, args...)
+		cmd.Env = append(os.Environ(), "HOME="+b.home)
+		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: count}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids,
+			GidMappingsEnableSetgroups: true,
+			Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
+		}
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, &errs)
+		}
+		return string(out), err
+	}
+	out, err := run("build", "--home", b.home, "--progress", "plain", dir)
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	var doc struct{ Result builder.Result }
+	if err := json.Unmarshal([]byte(out), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.file(b.image(&doc.Result), "/uid"); got != "0\n" {
+		t.Errorf("steps run as uid %q", got)
+	}
+	if s := b.status(); s.Snapshots != "overlayfs" {
+		t.Errorf("the builder copies layers (%s)", s.Snapshots)
 	}
 }

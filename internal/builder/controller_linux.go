@@ -4,37 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/diff/apply"
+	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/containerd/v2/plugins/diff/walking"
 	"github.com/containerd/containerd/v2/plugins/snapshots/native"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
+	"github.com/containerd/platforms"
+	cachemeta "github.com/moby/buildkit/cache/metadata"
 	"github.com/moby/buildkit/client"
 	"github.com/moby/buildkit/cmd/buildkitd/config"
 	"github.com/moby/buildkit/control"
 	"github.com/moby/buildkit/executor/oci"
+	"github.com/moby/buildkit/executor/resources"
+	"github.com/moby/buildkit/executor/runcexecutor"
 	bkfrontend "github.com/moby/buildkit/frontend"
 	dockerfile "github.com/moby/buildkit/frontend/dockerfile/builder"
 	"github.com/moby/buildkit/frontend/gateway"
 	"github.com/moby/buildkit/frontend/gateway/forwarder"
 	"github.com/moby/buildkit/session"
+	containerdsnapshot "github.com/moby/buildkit/snapshot/containerd"
 	"github.com/moby/buildkit/solver"
 	"github.com/moby/buildkit/solver/bboltcachestorage"
 	"github.com/moby/buildkit/solver/pb"
 	"github.com/moby/buildkit/util/db/boltutil"
 	"github.com/moby/buildkit/util/entitlements"
+	"github.com/moby/buildkit/util/leaseutil"
 	"github.com/moby/buildkit/util/network"
-	"github.com/moby/buildkit/util/network/netproviders"
 	"github.com/moby/buildkit/util/resolver"
 	"github.com/moby/buildkit/worker"
 	"github.com/moby/buildkit/worker/base"
-	"github.com/moby/buildkit/worker/runc"
+	wlabel "github.com/moby/buildkit/worker/label"
 	"github.com/moby/sys/userns"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
 
 	"github.com/kitbox-dev/kitbox/internal/frontend"
@@ -64,26 +76,17 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 	if err != nil {
 		return nil, err
 	}
-	hosts := localOnly(resolver.NewRegistryConfig(nil))
-	opt, err := runc.NewWorkerOpt(root, snapshotter(root), userns.RunningInUserNS(), oci.ProcessSandbox,
-		map[string]string{
-			labelIdentity: identity(),
-			labelIdle:     o.idle().String(),
-			labelCache:    fmt.Sprint(o.cacheBytes()),
-			labelStarted:  time.Now().UTC().Format(time.RFC3339),
-		},
-		nil, netproviders.Opt{Mode: "host"}, nil, runcPath, "", false, nil,
-		"", // no trace socket: its default is one path for the whole machine
-		cgroupParent(root), nil)
+	opt, err := workerOpt(ctx, root, runcPath)
 	if err != nil {
 		return nil, fmt.Errorf("opening the build cache %s: %w", root, err)
 	}
-	// The executor shares this map. A step gets no network unless its build asks
-	// for the host's and is entitled to it: BuildKit's own default, where no
-	// CNI plugin is found, is the host's network with everything on its loopback.
-	opt.NetworkProviders[pb.NetMode_UNSET] = network.NewNoneProvider()
+	maps.Copy(opt.Labels, map[string]string{
+		labelIdentity: identity(),
+		labelIdle:     o.idle().String(),
+		labelCache:    fmt.Sprint(o.cacheBytes()),
+		labelStarted:  time.Now().UTC().Format(time.RFC3339),
+	})
 	opt.GCPolicy = gcPolicy(o.cacheBytes())
-	opt.RegistryHosts = hosts
 
 	w, err := base.NewWorker(ctx, opt)
 	if err != nil {
@@ -101,10 +104,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 	if err != nil {
 		return nil, err
 	}
-	history, err := boltutil.SafeOpen(filepath.Join(root, "history.db"), 0o600, &bbolt.Options{
-		FreelistType:   bbolt.FreelistMapType,
-		NoFreelistSync: true,
-	})
+	history, err := boltutil.SafeOpen(filepath.Join(root, "history.db"), 0o600, boltOptions())
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 		Frontends: map[string]bkfrontend.Frontend{
 			"dockerfile.v0":        forwarder.NewGatewayForwarder(workers.Infos(), dockerfile.Build),
 			"gateway.v0":           gw,
-			frontend.BuiltinSource: forwarder.NewGatewayForwarder(workers.Infos(), frontend.Builder{}.Build),
+			frontend.BuiltinSource: forwarder.NewGatewayForwarder(workers.Infos(), o.Frontend.Build),
 		},
 		CacheManager:   solver.NewCacheManager(ctx, "local", cache, worker.NewCacheResultStorage(workers)),
 		Entitlements:   []string{entitlements.EntitlementNetworkHost.String()},
@@ -128,15 +128,89 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 	})
 }
 
+// workerOpt opens the stores in root that a worker needs and gives it an
+// executor. BuildKit has a constructor for this, which also generates an RSA key
+// at each start for a proxy that is not used here: most of the time a start took.
+func workerOpt(ctx context.Context, root, runcPath string) (opt base.WorkerOpt, err error) {
+	name, newSnapshotter := snapshotter(root)
+	root = filepath.Join(root, "runc-"+name)
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return opt, err
+	}
+	if opt.ResourceMonitor, err = resources.NewMonitor(); err != nil {
+		return opt, err
+	}
+	// A step gets no network unless its build asks for the host's and is
+	// entitled to it. BuildKit's own default, where it finds no CNI plugin, is
+	// the host's network with everything that listens on its loopback.
+	opt.NetworkProviders = map[pb.NetMode]network.Provider{
+		pb.NetMode_UNSET: network.NewNoneProvider(),
+		pb.NetMode_NONE:  network.NewNoneProvider(),
+		pb.NetMode_HOST:  network.NewHostProvider(),
+	}
+	opt.Executor, err = runcexecutor.New(runcexecutor.Opt{
+		Root:                filepath.Join(root, "executor"),
+		CommandCandidates:   []string{runcPath},
+		Rootless:            userns.RunningInUserNS(),
+		ProcessMode:         oci.ProcessSandbox,
+		DefaultCgroupParent: cgroupParent(filepath.Dir(root)),
+		ResourceMonitor:     opt.ResourceMonitor,
+	}, opt.NetworkProviders)
+	if err != nil {
+		return opt, err
+	}
+
+	snaps, err := newSnapshotter(filepath.Join(root, "snapshots"))
+	if err != nil {
+		return opt, err
+	}
+	blobs, err := local.NewStore(filepath.Join(root, "content"))
+	if err != nil {
+		return opt, err
+	}
+	db, err := boltutil.Open(filepath.Join(root, "containerdmeta.db"), 0o600, boltOptions())
+	if err != nil {
+		return opt, err
+	}
+	meta := metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{name: snaps})
+	if err := meta.Init(ctx); err != nil {
+		return opt, err
+	}
+	const namespace = "buildkit"
+	opt.ContentMetadata = db
+	opt.ContentStore = containerdsnapshot.NewContentStore(meta.ContentStore(), namespace)
+	opt.Snapshotter = containerdsnapshot.NewSnapshotter(name, meta.Snapshotter(name), namespace, nil)
+	opt.LeaseManager = leaseutil.WithNamespace(metadata.NewLeaseManager(meta), namespace)
+	opt.GarbageCollect = meta.GarbageCollect
+	opt.Applier = apply.NewFileSystemApplier(opt.ContentStore)
+	opt.Differ = walking.NewWalkingDiff(opt.ContentStore)
+	if opt.MetadataStore, err = cachemeta.NewStore(filepath.Join(root, "metadata_v2.db")); err != nil {
+		return opt, err
+	}
+	if opt.ID, err = base.ID(root); err != nil {
+		return opt, err
+	}
+	opt.Root = root
+	opt.MountPoolRoot = filepath.Join(root, "cachemounts")
+	opt.Platforms = []ocispec.Platform{platforms.Normalize(platforms.DefaultSpec())}
+	opt.RegistryHosts = localOnly(resolver.NewRegistryConfig(nil))
+	opt.Labels = map[string]string{wlabel.Executor: "oci", wlabel.Snapshotter: name, wlabel.Network: NetworkNone}
+	return opt, nil
+}
+
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoFreelistSync: true}
+}
+
 // snapshotter prefers overlayfs; native copies every layer of every step and
 // took ten times as long when measured, but works on any file system.
-func snapshotter(root string) runc.SnapshotterFactory {
+func snapshotter(root string) (name string, open func(dir string) (snapshots.Snapshotter, error)) {
 	if overlayutils.Supported(root) == nil {
-		return runc.SnapshotterFactory{Name: "overlayfs", New: func(dir string) (snapshots.Snapshotter, error) {
+		return "overlayfs", func(dir string) (snapshots.Snapshotter, error) {
 			return overlay.NewSnapshotter(dir, overlay.AsynchronousRemove)
-		}}
+		}
 	}
-	return runc.SnapshotterFactory{Name: "native", New: native.NewSnapshotter}
+	return "native", native.NewSnapshotter
 }
 
 // gcPolicy keeps the whole cache below max bytes: first by dropping what can be

@@ -19,9 +19,12 @@ import (
 
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/moby/buildkit/util/grpcerrors"
+	"github.com/moby/sys/userns"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+
+	"github.com/kitbox-dev/kitbox/internal/frontend"
 )
 
 // ServeOptions configure [Serve].
@@ -35,6 +38,9 @@ type ServeOptions struct {
 
 	// CacheBytes bounds the build cache. Zero means [DefaultCacheBytes].
 	CacheBytes int64
+
+	// Frontend is the builtin frontend for clients that bring none.
+	Frontend frontend.Builder
 
 	// Ready is told once that the socket answers ("ok") or why it never will,
 	// and closed. Nil tells nobody.
@@ -94,6 +100,9 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 	defer held.Close()
 	root := filepath.Join(o.Dir, rootName)
 	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	if err := mountRuncState(root); err != nil {
 		return err
 	}
 	sweepCgroups(cgroupParent(root))
@@ -163,6 +172,26 @@ func enterMounts() error {
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	return nil
+}
+
+// mountRuncState gives runc a directory for its state that ends with this
+// process: it would otherwise keep that of every step a killed builder ran, in
+// one place for the whole machine.
+func mountRuncState(root string) error {
+	dir := "/run/runc"
+	if userns.RunningInUserNS() {
+		// That one is not ours, and runc looks here instead.
+		dir = filepath.Join(root, "run")
+		os.Setenv("XDG_RUNTIME_DIR", dir)
+		os.Unsetenv("USER")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
+		return fmt.Errorf("mounting %s: %w", dir, err)
 	}
 	return nil
 }

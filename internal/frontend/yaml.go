@@ -104,9 +104,10 @@ func patch(n, want *yaml.Node) {
 		}
 		for i := 0; i+1 < len(want.Content); i += 2 {
 			if _, left := wanted[want.Content[i].Value]; left {
-				restyle(want.Content[i])
-				restyle(want.Content[i+1])
-				content = append(content, want.Content[i], want.Content[i+1])
+				key, v := want.Content[i], want.Content[i+1]
+				restyle(v)
+				key.Style &^= yaml.DoubleQuotedStyle
+				content = append(content, key, v)
 			}
 		}
 		n.Content = content
@@ -121,11 +122,15 @@ func replace(n, want *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = head, line, foot
 }
 
-// restyle takes the look of JSON off a node.
+// restyle takes the look of JSON off a node. Strings stay quoted: a plain "yes"
+// or "1.0" is something else to some readers.
 func restyle(n *yaml.Node) {
-	n.Style &^= yaml.FlowStyle | yaml.DoubleQuotedStyle
-	for _, c := range n.Content {
+	n.Style &^= yaml.FlowStyle
+	for i, c := range n.Content {
 		restyle(c)
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			c.Style &^= yaml.DoubleQuotedStyle
+		}
 	}
 }
 

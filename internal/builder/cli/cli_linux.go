@@ -23,6 +23,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
+	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -45,12 +46,13 @@ Exit status: 0 done, 2 the Kit is refused, 130 interrupted, 1 anything else.
 Run "kit-builder COMMAND --help" for the flags.
 `
 
-// Main runs the command line args and returns its exit status.
-func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// Main runs the command line args and returns its exit status. What stamp says is
+// put on the images.
+func Main(stamp frontend.Builder, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	logrus.SetLevel(logrus.ErrorLevel) // the libraries' remarks are not for users
-	err := run(ctx, args, stdin, stdout, stderr)
+	err := run(ctx, stamp, args, stdin, stdout, stderr)
 	var told *toldError
 	switch {
 	case err == nil || errors.As(err, &told) || errors.Is(err, flag.ErrHelp):
@@ -71,7 +73,7 @@ type toldError struct{ error }
 
 func (e *toldError) Unwrap() error { return e.error }
 
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func run(ctx context.Context, stamp frontend.Builder, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return &toldError{errors.New("no command")}
@@ -85,9 +87,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stdout, usage)
 		return nil
 	case "build":
-		return build(ctx, fs, home, args, stdin, stdout, stderr)
+		return build(ctx, stamp, fs, home, args, stdin, stdout, stderr)
+	case "version", "--version":
+		v := stamp.Version
+		if v == "" {
+			v = "dev"
+		}
+		fmt.Fprintln(stdout, "kit-builder", v, stamp.Revision)
+		return nil
 	case "serve":
-		return serve(ctx, fs, home, args)
+		return serve(ctx, stamp, fs, home, args)
 	case "status", "stop", "prune":
 		if err := parse(fs, args, 0); err != nil {
 			return err
@@ -157,7 +166,7 @@ type document struct {
 	Error  *builder.Failure `json:"error,omitzero"`
 }
 
-func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	r := builder.Request{Args: map[string]string{}, Labels: map[string]string{}}
 	request := fs.String("request", "", "read the request as JSON from this `file`, - is stdin; other flags but --progress are ignored")
 	progress := fs.String("progress", "auto", "how to show progress: auto, tty, plain, json, quiet")
@@ -215,6 +224,7 @@ func build(ctx context.Context, fs *flag.FlagSet, home *string, args []string, s
 	if err := show.Check(); err != nil {
 		return err
 	}
+	r.Frontend = stamp
 	res, err := builder.Build(ctx, r, show)
 	if err == nil {
 		return writeJSON(stdout, document{Result: res})
@@ -246,8 +256,8 @@ func (p pairs) Set(s string) error {
 	return nil
 }
 
-func serve(ctx context.Context, fs *flag.FlagSet, home *string, args []string) error {
-	var o builder.ServeOptions
+func serve(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *string, args []string) error {
+	o := builder.ServeOptions{Frontend: stamp}
 	fs.StringVar(&o.Dir, "dir", "", "directory of the builder (default: builder in the home)")
 	fs.DurationVar(&o.Idle, "idle", builder.DefaultIdle, "how long to stay with no client")
 	fs.Int64Var(&o.CacheBytes, "cache-bytes", builder.DefaultCacheBytes, "bound of the build cache")
