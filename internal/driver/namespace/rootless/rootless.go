@@ -28,9 +28,10 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-// lifeVariable names the descriptor that keeps the anchor alive. Processes
-// that are started from inside inherit both.
-const lifeVariable = "KITBOX_ROOTLESS_FD"
+// LifeVariable names the descriptor that keeps the anchor alive. Processes
+// that are started from inside inherit both; one that gets the descriptor of
+// [Life] under another number gets that number in this variable.
+const LifeVariable = "KITBOX_ROOTLESS_FD"
 
 // dirVariable carries the working directory, which entering a mount namespace
 // resets.
@@ -81,7 +82,7 @@ func (e *Entry) Enter(argv []string) error {
 	args := append([]string{"nsenter", "--preserve-credentials",
 		fmt.Sprintf("--user=/proc/%d/ns/user", pid), fmt.Sprintf("--mount=/proc/%d/ns/mnt", pid),
 		"--"}, argv...)
-	env := append(without(os.Environ(), lifeVariable), fmt.Sprintf("%s=%d", lifeVariable, life.Fd()))
+	env := append(without(os.Environ(), LifeVariable), fmt.Sprintf("%s=%d", LifeVariable, life.Fd()))
 	if wd, err := os.Getwd(); err == nil {
 		env = append(without(env, dirVariable), dirVariable+"="+wd)
 	}
@@ -122,7 +123,7 @@ func without(env []string, name string) []string {
 // Life returns a new descriptor for a process that needs the namespace to stay
 // when this process has ended; one without meaning if this process is in none.
 func Life() (*os.File, error) {
-	if n, err := strconv.Atoi(os.Getenv(lifeVariable)); err == nil {
+	if n, err := strconv.Atoi(os.Getenv(LifeVariable)); err == nil {
 		var st unix.Stat_t
 		if fd, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
