@@ -104,6 +104,10 @@ func (e *ClashError) Error() string {
 	if n := len(e.Clashes) - few; n > 0 {
 		fmt.Fprintf(&b, "; and %d more", n)
 	}
+	if c := e.Clashes[0]; c.What == [2]string{"a symlink", "a directory"} {
+		// Most often /bin or /lib, which are symlinks into /usr.
+		return b.String() + ": ship the files at the path that the symlink leads to"
+	}
 	return b.String() + ": leave one of them out"
 }
 

@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -107,14 +108,65 @@ func (s *Store) Has(ctx context.Context, id digest.Digest) (bool, error) {
 		return false, err
 	}
 	defer l.Unlock()
-	return s.use(id.Encoded()), nil
+	return s.whole(id.Encoded()), nil
 }
 
-// use marks a directory of the store as used and reports whether it is there.
-// The caller holds the slot.
-func (s *Store) use(name string) bool {
+// whole reports whether a directory of the store is there with all its content,
+// and marks it as used. The caller holds the slot.
+//
+// Publishing does not wait for the disk: flushing a system's worth of files
+// takes longer than unpacking them. Instead each directory names the boot of
+// the machine in which it was made; after another boot it counts only if it had
+// lain there long enough before, so that the kernel had written it.
+func (s *Store) whole(name string) bool {
+	dir := filepath.Join(s.dir, name)
+	made, err := os.ReadFile(filepath.Join(dir, bootFile))
+	if err != nil {
+		return false
+	}
 	now := time.Now()
-	return os.Chtimes(filepath.Join(s.dir, name), now, now) == nil
+	if string(made) != settled {
+		if string(made) != boot() {
+			return false
+		}
+		if st, err := os.Stat(filepath.Join(dir, bootFile)); err == nil && now.Sub(st.ModTime()) > settleAfter {
+			durable.WriteCache(filepath.Join(dir, bootFile), []byte(settled))
+		}
+	}
+	return os.Chtimes(dir, now, now) == nil
+}
+
+const (
+	bootFile = "boot"
+	settled  = "settled"
+
+	// settleAfter is some times what kernels wait before they write what was
+	// changed (30 seconds).
+	settleAfter = 3 * time.Minute
+)
+
+// boot identifies this boot of the machine. Where it cannot be read, nothing is
+// believed after three minutes but what has settled.
+var boot = sync.OnceValue(func() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(data))
+})
+
+// discard removes what lies at name although it is not whole. The caller holds
+// the slot exclusively.
+func (s *Store) discard(name string) error {
+	dir := filepath.Join(s.dir, name)
+	tmp := filepath.Join(s.dir, durable.TempPrefix+"old-"+name)
+	if err := os.Rename(dir, tmp); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return durable.Explain(dir, err)
+	}
+	return durable.Explain(tmp, os.RemoveAll(tmp))
 }
 
 // Unpack makes sure that layer id is unpacked. If it is not, it calls open for
@@ -133,8 +185,11 @@ func (s *Store) Unpack(ctx context.Context, id digest.Digest, open func() (io.Re
 		return err
 	}
 	defer l.Unlock()
-	if s.use(id.Encoded()) {
+	if s.whole(id.Encoded()) {
 		return nil // somebody else was faster
+	}
+	if err := s.discard(id.Encoded()); err != nil {
+		return err
 	}
 	blob, err := open()
 	if err != nil {
@@ -168,10 +223,10 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 	if err := fill(tmp); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, filepath.Join(s.dir, name)); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, bootFile), []byte(boot()), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
-	return durable.SyncDir(s.dir)
+	return durable.Explain(s.dir, os.Rename(tmp, filepath.Join(s.dir, name)))
 }
 
 func (s *Store) unpackTo(ctx context.Context, tmp string, id digest.Digest, blob io.Reader) error {
@@ -204,10 +259,7 @@ func (s *Store) unpackTo(ctx context.Context, tmp string, id digest.Digest, blob
 	if err := os.WriteFile(filepath.Join(tmp, "inventory"), inv.encode(), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
-	// meta.json is synced with its directory; the content is not, file by
-	// file: a power cut that loses it would have to lose the rename as well,
-	// since ordered journalling writes data before the metadata naming it.
-	return durable.WriteFile(filepath.Join(tmp, "meta.json"), data, 0o600)
+	return durable.Explain(s.dir, os.WriteFile(filepath.Join(tmp, "meta.json"), data, 0o600))
 }
 
 // explain keeps refusals as they are and explains what the disk said.
@@ -287,7 +339,7 @@ func (s *Store) Sweep(ctx context.Context, keep func(dir string, id digest.Diges
 			}
 			continue
 		}
-		if !e.IsDir() || keep(dir, id) {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), durable.TempPrefix) && keep(dir, id) {
 			continue
 		}
 		gone, n, err := s.remove(ctx, e.Name(), limit)

@@ -83,7 +83,7 @@ func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []Clas
 	if err != nil {
 		return nil, nil, err
 	}
-	return dirs, nil, durable.WriteFile(record, data, 0o600)
+	return dirs, nil, durable.WriteCache(record, data)
 }
 
 // recorded returns the directories of an earlier composition, all of them
@@ -103,7 +103,7 @@ func (s *Store) recorded(ctx context.Context, record string) []string {
 		if err != nil {
 			return nil
 		}
-		ok := s.use(name)
+		ok := s.whole(name)
 		l.Unlock()
 		if !ok {
 			return nil
