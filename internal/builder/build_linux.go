@@ -248,7 +248,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		show.run(ctx, obs.tee(ch))
+		show.run(obs.tee(ch))
 	}()
 	// BuildKit carries the frontend's error to itself and back as text. The
 	// original still knows its family.

@@ -174,8 +174,8 @@ func firstLine(ranges []*pb.Range) int {
 
 // lastClause takes BuildKit's own wrapping off a message.
 func lastClause(s string) string {
-	for _, p := range []string{"failed to solve: ", "failed to run Build function: ", "rpc error: code = Unknown desc = ", "dockerfile parse error on line"} {
-		if i := strings.LastIndex(s, p); i >= 0 && p[len(p)-1] == ' ' {
+	for _, p := range []string{"failed to solve: ", "failed to run Build function: ", "rpc error: code = Unknown desc = "} {
+		if i := strings.LastIndex(s, p); i >= 0 {
 			s = s[i+len(p):]
 		}
 	}
