@@ -307,8 +307,11 @@ func (s *Store) skeleton(ctx context.Context, cs []correction) (string, error) {
 		return "", err
 	}
 	defer l.Unlock()
-	if s.use(name) {
+	if s.whole(name) {
 		return dir, nil
+	}
+	if err := s.discard(name); err != nil {
+		return "", err
 	}
 	return dir, s.publish(name, func(tmp string) error {
 		return fillSkeleton(filepath.Join(tmp, "fs"), cs)

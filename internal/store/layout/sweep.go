@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -147,10 +148,10 @@ func (s *Store) Sweep(ctx context.Context, extra []digest.Digest, grace time.Dur
 				continue
 			}
 			st, err := e.Info()
-			if err != nil || st.IsDir() || st.ModTime().After(limit) {
-				continue
+			if err != nil || st.ModTime().After(limit) || st.IsDir() && !strings.HasPrefix(e.Name(), durable.TempPrefix) {
+				continue // other directories belong to builders, which look after them
 			}
-			if os.Remove(filepath.Join(dir, e.Name())) == nil {
+			if os.RemoveAll(filepath.Join(dir, e.Name())) == nil {
 				freed.Count++
 				freed.Bytes += st.Size()
 			}
