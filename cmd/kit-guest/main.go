@@ -4,6 +4,9 @@
 //	kit-guest init    build the machine described on descriptor 3, then serve on 4
 //	kit-guest serve   serve on descriptor 3, in a machine that is built already
 //	kit-guest hold    keep this process's namespaces until stdin ends
+//	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
+//
+// With init, descriptor 5 stays open for as long as the machine runs.
 package main
 
 import (
@@ -27,7 +30,7 @@ func main() {
 	}
 	// Before anything else: a descriptor that some ancestor forgot must not
 	// reach a command of the machine, nor stay open in here.
-	kept := map[string]uint{"init": 2, "serve": 1}[mode]
+	kept := map[string]uint{"init": 3, "serve": 1, "anchor": 1}[mode]
 	if err := unix.CloseRange(3+kept, ^uint(0), 0); err != nil {
 		fatal("closing inherited descriptors: %v", err)
 	}
@@ -57,6 +60,9 @@ func main() {
 		serve(ln)
 	case "hold":
 		io.Copy(io.Discard, os.Stdin)
+	case "anchor":
+		for unix.Flock(3, unix.LOCK_EX) == unix.EINTR {
+		}
 	default:
 		fatal("this program is started by kitbox")
 	}

@@ -19,10 +19,12 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // Version is set when kitbox is built.
@@ -31,6 +33,10 @@ var Version = "dev"
 // Main is the kitbox program; args are its arguments with its name. The name
 // tells a keeper from a command.
 func Main(args []string) int {
+	if err := rootless.Arrive(); err != nil {
+		fmt.Fprintf(os.Stderr, "kitbox: %v\n", err)
+		return kiterr.StatusFailed
+	}
 	if len(args) > 0 && args[0] == keeper.ProcessName {
 		e, err := newEngine()
 		return keeper.Main(args, func(dir string) (*keeper.Keeper, error) {
@@ -70,7 +76,9 @@ func newEngine() (*engine.Engine, error) {
 		Attach:    attach,
 		Pattern:   egress.CheckPattern,
 		BootFiles: bootFiles,
-		Rootless:  rootless(),
+		Rootless:  inNamespace(),
+		Privilege: func() error { return enter(home, program(bin, "kit-guest")) },
+		Held:      held,
 		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil
 }

@@ -172,12 +172,12 @@ func tool(name, remedy string) sandbox.Finding {
 
 // subids looks for the ranges of ids that an ordinary user's sandboxes need.
 func subids() sandbox.Finding {
-	f := sandbox.Finding{Name: "subordinate ids", Required: true}
+	f := sandbox.Finding{Name: "subordinate ids", Remedy: "without them a sandbox has one id, and no users of its own"}
 	uid := strconv.Itoa(os.Getuid())
 	names := []string{uid + ":"}
 	if u := os.Getenv("USER"); u != "" {
 		names = append(names, u+":")
-		f.Remedy = fmt.Sprintf("give this user a range: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", u)
+		f.Remedy += fmt.Sprintf("; give this user a range: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", u)
 	}
 	found := 0
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {

@@ -2,12 +2,39 @@ package app
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
+
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
 )
 
-// rootless reports whether this process is in a user namespace of its own, as
+// enter makes this process root of the user's own namespace, by starting it
+// again from the beginning inside. Root has nothing to enter.
+func enter(home, guest string) error {
+	if rootless.Inside() {
+		return nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	e := rootless.Entry{Dir: filepath.Join(home, "rootless"), GuestPath: guest}
+	return e.Enter(append([]string{exe}, os.Args[1:]...))
+}
+
+// held is what keeps the user namespace there for a keeper.
+func held() (keeper.Held, error) {
+	if !inNamespace() {
+		return keeper.Held{}, nil
+	}
+	f, err := rootless.Life()
+	return keeper.Held{Variable: rootless.LifeVariable, File: f}, err
+}
+
+// inNamespace reports whether this process is in a user namespace of its own, as
 // opposed to the system's, the only one that maps every id to itself.
-func rootless() bool {
+func inNamespace() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return false

@@ -24,6 +24,9 @@ const sweepGrace = time.Hour
 
 // Plan implements [sandbox.Runtime].
 func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Plan, error) {
+	if err := e.privilege(); err != nil {
+		return nil, err
+	}
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
@@ -46,6 +49,9 @@ func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.S
 func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
 	name := nameOf(o)
 	if err := state.ValidName(name); err != nil {
+		return nil, err
+	}
+	if err := e.privilege(); err != nil {
 		return nil, err
 	}
 	if err := e.ready(); err != nil {
@@ -139,7 +145,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	}
 	// The keeper's program comes up while the rest is written; it does
 	// nothing before it is told to.
-	k, err := keeper.Spawn(sb.Dir(), sb.Name, e.c.Env)
+	k, err := e.spawn(sb)
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,15 @@ type Config struct {
 	// own: machines then share its ids instead of getting a range each.
 	Rootless bool
 
+	// Privilege makes this process one that can make machines, or fails. It
+	// may replace the process by one that does the same from the beginning,
+	// so it is called before anything is done. Nil does nothing.
+	Privilege func() error
+
+	// Held returns what a keeper has to keep open; nil: nothing. The caller
+	// closes the file.
+	Held func() (keeper.Held, error)
+
 	// Env is what keepers inherit.
 	Env []string
 }
@@ -92,6 +101,29 @@ func (e *Engine) ready() error {
 		}
 	})
 	return e.err
+}
+
+// privilege is asked for by everything that touches machines.
+func (e *Engine) privilege() error {
+	if e.c.Privilege == nil {
+		return nil
+	}
+	return e.c.Privilege()
+}
+
+// spawn starts a keeper for sb.
+func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
+	var held keeper.Held
+	if e.c.Held != nil {
+		var err error
+		if held, err = e.c.Held(); err != nil {
+			return nil, err
+		}
+		if held.File != nil {
+			defer held.File.Close()
+		}
+	}
+	return keeper.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A

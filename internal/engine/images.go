@@ -55,6 +55,9 @@ func describe(ref string, im layout.Image) sandbox.Image {
 
 // Build implements [sandbox.Builder].
 func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Image, error) {
+	if err := e.privilege(); err != nil {
+		return sandbox.Image{}, err
+	}
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
@@ -101,6 +104,9 @@ func contains(list []string, s string) bool {
 
 // CreateBase implements [sandbox.ImageStore].
 func (e *Engine) CreateBase(ctx context.Context, o sandbox.BaseOptions) (sandbox.Image, error) {
+	if err := e.privilege(); err != nil {
+		return sandbox.Image{}, err
+	}
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}

@@ -67,6 +67,9 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 // broken explains a sandbox without a plan, and cleans it up unless somebody is
 // just making it.
 func (b *box) broken(ctx context.Context) error {
+	if err := b.e.privilege(); err != nil {
+		return err
+	}
 	l, err := b.sb.Lock(ctx, "exec")
 	if err != nil {
 		return err

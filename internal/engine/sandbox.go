@@ -20,6 +20,9 @@ const keeperBound = 30 * time.Second
 
 // Start implements [sandbox.Sandbox].
 func (b *box) Start(ctx context.Context) error {
+	if err := b.e.privilege(); err != nil {
+		return err
+	}
 	l, err := b.sb.Lock(ctx, "start")
 	if err != nil {
 		return err
@@ -43,7 +46,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	if _, err := b.plan(); err != nil {
 		return err
 	}
-	k, err := keeper.Spawn(b.sb.Dir(), b.sb.Name, b.e.c.Env)
+	k, err := b.e.spawn(b.sb)
 	if err != nil {
 		return err
 	}
@@ -73,6 +76,9 @@ func (b *box) mend(ctx context.Context) error {
 
 // Stop implements [sandbox.Sandbox].
 func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
+	if err := b.e.privilege(); err != nil {
+		return err
+	}
 	l, err := b.sb.Lock(ctx, "stop")
 	if err != nil {
 		return err
@@ -137,6 +143,9 @@ func (b *box) askToStop(ctx context.Context, r keeper.StopRequest) error {
 
 // Remove implements [sandbox.Sandbox].
 func (b *box) Remove(ctx context.Context) error {
+	if err := b.e.privilege(); err != nil {
+		return err
+	}
 	l, err := b.sb.Lock(ctx, "rm")
 	if err != nil {
 		return err
@@ -166,6 +175,9 @@ func (b *box) reach(ctx context.Context, early bool) (*keeper.Session, error) {
 	}
 	// The slow way: without a keeper the sandbox is stopped, or it runs and
 	// has no way out, or it never came to be.
+	if err := b.e.privilege(); err != nil {
+		return nil, err
+	}
 	l, err := b.sb.Lock(ctx, "exec")
 	if err != nil {
 		return nil, err

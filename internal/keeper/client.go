@@ -92,6 +92,9 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 	return a.Status, nil
 }
 
+// settleTime is how long a command that is over waits for its keeper to notice.
+const settleTime = 200 * time.Millisecond
+
 // A Session is a command in flight and a connection to the guest for it.
 type Session struct {
 	Conn net.Conn
@@ -107,7 +110,14 @@ func (s *Session) Close() error {
 	more := s.more
 	s.more = nil
 	s.mu.Unlock()
-	errs := []error{s.Conn.Close(), s.hold.Close()}
+	errs := []error{s.Conn.Close()}
+	// The keeper hangs up when it has counted the command as over: whoever
+	// asks for the state after that must not find it busy.
+	if s.hold.CloseWrite() == nil {
+		s.hold.SetReadDeadline(time.Now().Add(settleTime))
+		s.hold.Read(make([]byte, 1))
+	}
+	errs = append(errs, s.hold.Close())
 	for _, m := range more {
 		errs = append(errs, m.Close())
 	}
@@ -147,8 +157,8 @@ type StopRequest struct {
 	Remove bool // delete the sandbox as well
 }
 
-// Stop ends the sandbox and its keeper. It reports whether nothing was done
-// because the sandbox is busy.
+// Stop ends the sandbox and its keeper, and returns when the keeper's process
+// is gone. It reports whether nothing was done because the sandbox is busy.
 func (c Client) Stop(ctx context.Context, r StopRequest) (busy bool, err error) {
 	conn, release, err := c.open(ctx)
 	if err != nil {
@@ -156,8 +166,50 @@ func (c Client) Stop(ctx context.Context, r StopRequest) (busy bool, err error) 
 	}
 	defer conn.Close()
 	defer release()
+	process := keeperProcess(conn)
+	if process != nil {
+		defer process.Close()
+	}
 	a, _, err := c.ask(ctx, conn, request{Op: opStop, GraceMillis: r.Grace.Milliseconds(), IfIdle: r.IfIdle, Remove: r.Remove})
+	if err == nil && !a.Busy && process != nil {
+		awaitEnd(ctx, process, exitTime)
+	}
 	return a.Busy, err
+}
+
+// exitTime is how long a keeper may take from its last answer to its end.
+const exitTime = 2 * time.Second
+
+// keeperProcess returns a descriptor of the process at the other end, which
+// names it even if its number is used again; nil if it cannot be had.
+func keeperProcess(c *net.UnixConn) *os.File {
+	cred, err := peer(c)
+	if err != nil || int(cred.Pid) == os.Getpid() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(int(cred.Pid), 0)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "keeper")
+}
+
+// awaitEnd reports whether the process has ended within the bound.
+func awaitEnd(ctx context.Context, process *os.File, bound time.Duration) bool {
+	for deadline := time.Now().Add(bound); ctx.Err() == nil; {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}}, int(min(left, 50*time.Millisecond).Milliseconds())+1)
+		if n > 0 {
+			return true
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+	}
+	return false
 }
 
 // Watch tells progress about a boot that is going on and returns when it is
@@ -203,18 +255,16 @@ func (c Client) Kill(ctx context.Context) error {
 	if err != nil {
 		return nil // nobody listens
 	}
+	defer conn.Close()
 	cred, err := peer(conn)
-	conn.Close()
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
-	// The descriptor names the process even if its number is used again.
-	fd, err := unix.PidfdOpen(int(cred.Pid), 0)
-	if err != nil {
-		return nil
+	process := keeperProcess(conn)
+	if process == nil {
+		return nil // it has ended
 	}
-	p := os.NewFile(uintptr(fd), "pidfd")
-	defer p.Close()
+	defer process.Close()
 	cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(cred.Pid)), "cmdline"))
 	if err != nil {
 		return nil
@@ -222,19 +272,14 @@ func (c Client) Kill(ctx context.Context) error {
 	if !bytes.HasPrefix(cmdline, []byte(ProcessName+"\x00")) {
 		return fmt.Errorf("process %d holds the keeper's socket and is no keeper", cred.Pid)
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+	if err := unix.PidfdSendSignal(int(process.Fd()), unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("ending keeper %d: %w", cred.Pid, err)
 	}
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
-		if n > 0 {
-			return nil
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("keeper %d does not end: %w", cred.Pid, ctx.Err())
-		}
+	if !awaitEnd(ctx, process, keeperKillTime) {
+		return fmt.Errorf("keeper %d does not end", cred.Pid)
 	}
+	return nil
 }
+
+// keeperKillTime bounds the wait for a process that was killed.
+const keeperKillTime = 10 * time.Second

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/driver"
@@ -45,10 +44,13 @@ func (g *machineGuest) Run(ctx context.Context, c Command, out io.Writer) (int, 
 	if !has(env, "HOME") {
 		env = append(env[:len(env):len(env)], "HOME="+home)
 	}
-	// One writer for both streams, as a terminal would show them.
-	both := &oneAtATime{w: out}
+	p, err := newPipe(out)
+	if err != nil {
+		return 0, err
+	}
 	exit, err := g.client().Exec(ctx, client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids},
-		client.Stdio{Stdout: both, Stderr: both})
+		client.Stdio{Stdout: p.w, Stderr: p.w})
+	p.finish()
 	return exit.Code, err
 }
 
@@ -124,18 +126,6 @@ func has(env []string, name string) bool {
 		}
 	}
 	return false
-}
-
-// oneAtATime lets two copiers share a writer.
-type oneAtATime struct {
-	mu sync.Mutex
-	w  io.Writer // guarded by mu
-}
-
-func (o *oneAtATime) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.w.Write(p)
 }
 
 // Dialer returns a Dial whose first connection is the session's own; later ones

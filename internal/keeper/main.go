@@ -39,6 +39,9 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 	defer stop()
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 
+	// What else was inherited is for this process alone.
+	unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+
 	l, err := inherited[*net.UnixListener](listenerFD, func(f *os.File) (any, error) {
 		// The credentials a caller sees are those of whoever called listen
 		// last, and Kill needs ours.

@@ -43,7 +43,7 @@ type Process struct {
 // caller holds the sandbox's lock and knows that no keeper lives. env is the
 // keeper's whole environment. The keeper boots nothing before [Process.Boot] and
 // ends by itself when that is never called.
-func Spawn(dir, name string, env []string) (*Process, error) {
+func Spawn(dir, name string, env []string, held Held) (*Process, error) {
 	l, err := bind(dir)
 	if err != nil {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
@@ -77,10 +77,15 @@ func Spawn(dir, name string, env []string) (*Process, error) {
 		return nil, err
 	}
 	defer null.Close()
+	files := []*os.File{null, log, log, lf, theirs}
+	if held.File != nil {
+		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", held.Variable, len(files)))
+		files = append(files, held.File)
+	}
 	p, err := os.StartProcess("/proc/self/exe", []string{ProcessName, dir}, &os.ProcAttr{
 		// Not the caller's directory: a keeper must not keep a file system
 		// busy that has nothing to do with it.
-		Dir: "/", Env: env, Files: []*os.File{null, log, log, lf, theirs},
+		Dir: "/", Env: env, Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -88,6 +93,13 @@ func Spawn(dir, name string, env []string) (*Process, error) {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
 	}
 	return &Process{client: Client{dir}, creator: conn.(*net.UnixConn), proc: p}, nil
+}
+
+// A Held is a descriptor that a keeper keeps open for as long as it lives, and
+// the variable that tells it the number.
+type Held struct {
+	Variable string
+	File     *os.File // nil: none
 }
 
 // Environment is what a keeper inherits of env: where things are, and nothing

@@ -212,6 +212,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		b.link.close()
 		return nil, fmt.Errorf("network boundary: %w", err)
 	}
+	resolver.Only4 = !b.link.guest6
 	run, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	for _, ln := range b.link.tcp {

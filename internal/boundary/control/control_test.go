@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -432,12 +434,13 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for range 5 {
 		cycle()
 	}
+	// The server's side of the last connection ends a little later.
+	deadline := time.Now().Add(10 * time.Second)
+	for (runtime.NumGoroutine() > routines || openFiles(t) > fds) && time.Now().Before(deadline) {
+		runtime.Gosched()
+	}
 	if n := openFiles(t); n > fds {
 		t.Errorf("%d descriptors before, %d after", fds, n)
-	}
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > routines && time.Now().Before(deadline) {
-		runtime.Gosched() // the server's side of the last connections
 	}
 	if n := runtime.NumGoroutine(); n > routines {
 		t.Errorf("%d goroutines before, %d after", routines, n)
@@ -487,6 +490,14 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	if _, err := control.Start(context.Background(), control.Config{GuestNetNS: g.ns, Routes: []plan.Route{{Name: "x", Addr: "nowhere"}}}); err == nil {
 		t.Error("Start with a bad route succeeded")
 	}
+	own, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := control.Start(context.Background(), control.Config{GuestNetNS: own}); err == nil || !strings.Contains(err.Error(), "host's") {
+		t.Errorf("Start on the host's namespace: %v", err)
+	}
+	own.Close()
 	stage, err := control.Prepare()
 	if err != nil {
 		t.Fatal(err)
@@ -559,5 +570,126 @@ func TestManyFlowsAtOnce(t *testing.T) {
 			t.Fatalf("a flow of a revoked host: %v, want a reset", err)
 		}
 		c.Close()
+	}
+}
+
+func TestManyBoundariesAtOnce(t *testing.T) {
+	at := serve(t, "tcp4", echo)
+	var wg sync.WaitGroup
+	for range 12 {
+		g := newGuest(t)
+		wg.Go(func() {
+			b, err := control.Start(context.Background(), control.Config{
+				GuestNetNS: g.ns, Phase: plan.Runtime, Policy: policyOf("runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)},
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer b.Close()
+			began := time.Now()
+			c, err := g.dialName("ip4", "echo.example", 80)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			// A packet that is lost on a link that is not ready costs a
+			// second; so does the one after it.
+			if took := time.Since(began); took > 900*time.Millisecond {
+				t.Errorf("the first connection took %v", took)
+			}
+			io.WriteString(c, "x")
+			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestFloodOfConnectionsIsBounded(t *testing.T) {
+	const limit, n = 20, 2000
+	g := newGuest(t)
+	at := serve(t, "tcp4", func(c net.Conn) { io.Copy(io.Discard, c) })
+	var b strings.Builder
+	var mu sync.Mutex
+	log := &audit.Log{W: writer(func(p []byte) { mu.Lock(); b.Write(p); mu.Unlock() }), Window: time.Hour}
+	all := make(chan struct{})
+	var logged atomic.Int32
+	x := start(t, g, control.Config{
+		Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)},
+		Limits: control.Limits{Flows: limit},
+		Log: func(d audit.Decision) {
+			log.Write(d)
+			if logged.Add(1) == n {
+				close(all)
+			}
+		},
+	})
+	a, err := g.resolve("echo.example", "ip4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	err = g.do(func() error {
+		for range n {
+			c, err := net.Dial("tcp", netip.AddrPortFrom(a, 80).String())
+			if err == nil {
+				defer c.Close()
+			} else if !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.ECONNREFUSED) {
+				return err
+			}
+			most = max(most, x.Flows())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if most > limit {
+		t.Errorf("%d connections at a time, the limit is %d", most, limit)
+	}
+	select {
+	case <-all:
+	case <-time.After(20 * time.Second):
+		t.Errorf("only %d of %d connections were decided about", logged.Load(), n)
+	}
+	x.Close()
+	log.Close()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	total := 0
+	for _, l := range lines {
+		var d audit.Decision
+		if err := json.Unmarshal([]byte(l), &d); err != nil {
+			t.Fatalf("%q: %v", l, err)
+		}
+		total += d.Count
+	}
+	if total != n || len(lines) > 100 {
+		t.Errorf("%d lines stand for %d connections, want %d", len(lines), total, n)
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
+
+func TestSandboxWithoutIPv6(t *testing.T) {
+	g := newGuest(t)
+	at := serve(t, "tcp4", echo)
+	err := g.do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0) })
+	if err != nil {
+		t.Skipf("no IPv6 here to turn off: %v", err)
+	}
+	start(t, g, control.Config{Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)}})
+	c, err := g.dialName("ip4", "echo.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	speak(t, c)
+	if a, err := g.resolve("echo.example", "ip6"); err == nil {
+		t.Errorf("a sandbox without IPv6 is told of %s", a)
 	}
 }

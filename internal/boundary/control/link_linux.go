@@ -41,6 +41,7 @@ type link struct {
 	routes *netlink.Handle
 	filter *filter
 	v6     bool // the kernel has IPv6
+	guest6 bool // and the sandbox has not turned it off
 }
 
 // newLink makes a boundary namespace that leads nowhere yet.
@@ -105,13 +106,16 @@ func (l *link) build() error {
 
 // attach links the boundary to the sandbox.
 func (l *link) attach(guest *os.File) error {
+	if err := notOurs(guest); err != nil {
+		return err
+	}
 	var inside *netlink.Handle
-	guest6 := false
 	err := inThread(func() (err error) {
 		if err := unix.Setns(int(guest.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("entering the sandbox's network namespace: %w", err)
 		}
-		guest6 = hasIPv6()
+		l.guest6 = l.v6 && hasIPv6() && !sysctlIs("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1") &&
+			!sysctlIs("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
 		inside, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -119,7 +123,23 @@ func (l *link) attach(guest *os.File) error {
 		return err
 	}
 	defer inside.Close()
-	return l.join(inside, guest, l.v6 && guest6)
+	return l.join(inside, guest)
+}
+
+// notOurs refuses the namespace of this very process. Its interfaces are the
+// host's, and replacing eth0 there would cut the host off.
+func notOurs(guest *os.File) error {
+	var own, given unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
+		return fmt.Errorf("own network namespace: %w", err)
+	}
+	if err := unix.Fstat(int(guest.Fd()), &given); err != nil {
+		return fmt.Errorf("the sandbox's network namespace: %w", err)
+	}
+	if own.Dev == given.Dev && own.Ino == given.Ino {
+		return errors.New("the sandbox has no network namespace of its own; it was given the host's")
+	}
+	return nil
 }
 
 // sysctls are what a new namespace may inherit from a host that routes, runs
@@ -156,24 +176,28 @@ func quieten() error {
 	return nil
 }
 
-// setSysctl makes four system calls where os.ReadFile alone makes six.
 func setSysctl(path, value string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	var old [16]byte
-	n, err := unix.Read(fd, old[:])
-	unix.Close(fd)
-	if err == nil && strings.TrimSpace(string(old[:n])) == value {
+	if sysctlIs(path, value) {
 		return nil
 	}
-	if fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	_, err = unix.Write(fd, []byte(value))
 	return err
+}
+
+func sysctlIs(path, value string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var b [16]byte
+	n, err := unix.Read(fd, b[:])
+	return err == nil && strings.TrimSpace(string(b[:n])) == value
 }
 
 func hasIPv6() bool {
@@ -207,7 +231,7 @@ func (l *link) loopback() error {
 }
 
 // join makes the veth pair and gives both ends their addresses.
-func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
+func (l *link) join(inside *netlink.Handle, guest *os.File) error {
 	const index = 2 // the first after lo in a new namespace
 	veth := netlink.NewVeth(netlink.LinkAttrs{Name: hostEnd, Index: index, MTU: mtu, TxQLen: -1})
 	veth.PeerName, veth.PeerMTU, veth.PeerNamespace = Interface, mtu, netlink.NsFd(int(guest.Fd()))
@@ -228,6 +252,9 @@ func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
 		err = l.routes.LinkAdd(veth)
 	}
 	if err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = fmt.Errorf("%w: the kernel module veth is needed: %w", kiterr.ErrUnavailable, err)
+		}
 		return fmt.Errorf("veth pair: %w", err)
 	}
 	if err := raise(l.routes, veth, l.v6, prefix(Gateway4), prefix(Gateway6)); err != nil {
@@ -237,15 +264,36 @@ func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
 	if err != nil {
 		return fmt.Errorf("finding the sandbox's %s: %w", Interface, err)
 	}
-	if err := raise(inside, eth, guest6, prefix(Guest4), prefix(Guest6)); err != nil {
+	if err := raise(inside, eth, l.guest6, prefix(Guest4), prefix(Guest6)); err != nil {
 		return fmt.Errorf("%s: %w", Interface, err)
 	}
-	for _, gw := range families(guest6, Gateway4, Gateway6) {
-		if err := inside.RouteReplace(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice()}); err != nil && !(gw.Is6() && disabled(err)) {
+	if err := errors.Join(settle(l.routes, index), settle(inside, eth.Attrs().Index)); err != nil {
+		return err
+	}
+	for _, gw := range families(l.guest6, Gateway4, Gateway6) {
+		if err := inside.RouteReplace(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice()}); err != nil {
 			return fmt.Errorf("default route by %s: %w", gw, err)
 		}
 	}
 	return nil
+}
+
+// settle waits until an interface that is up carries packets. The end that was
+// raised first drops them until the kernel's link watcher has seen that the
+// other is up, and then a client waits a second for its first retry. Newer
+// kernels do the watcher's work when they are asked.
+func settle(h *netlink.Handle, index int) error {
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+		i, err := h.LinkByIndex(index)
+		switch {
+		case err != nil:
+			return err
+		case i.Attrs().OperState == netlink.OperUp:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s is up but carries nothing", i.Attrs().Name)
+		}
+	}
 }
 
 // raise gives an interface its two addresses and brings it up.
@@ -254,7 +302,7 @@ func raise(h *netlink.Handle, i netlink.Link, v6 bool, addrs ...netip.Prefix) er
 		// No link-local address: nothing needs it, and it would be one more
 		// destination and a stream of router solicitations.
 		const none = 1 // IN6_ADDR_GEN_MODE_NONE
-		if err := h.LinkSetIP6AddrGenMode(i, none); err != nil && !disabled(err) {
+		if err := h.LinkSetIP6AddrGenMode(i, none); err != nil {
 			return fmt.Errorf("no link-local address: %w", err)
 		}
 	}
@@ -263,16 +311,11 @@ func raise(h *netlink.Handle, i netlink.Link, v6 bool, addrs ...netip.Prefix) er
 	}
 	for _, a := range families(v6, addrs[0], addrs[1]) {
 		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_PERMANENT}
-		if err := h.AddrAdd(i, addr); err != nil && !(a.Addr().Is6() && disabled(err)) {
+		if err := h.AddrAdd(i, addr); err != nil {
 			return fmt.Errorf("address %s: %w", a, err)
 		}
 	}
 	return nil
-}
-
-// disabled reports that the sandbox has turned IPv6 off for itself.
-func disabled(err error) bool {
-	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // transparent lets a socket stand for addresses that its namespace does not

@@ -60,6 +60,10 @@ type Server struct {
 	// of twice as many; the rest is refused. Zero means 1000.
 	PerSecond int
 
+	// Only4 says that the sandbox has no IPv6, so that no name has an IPv6
+	// address either.
+	Only4 bool
+
 	once  sync.Once
 	limit *rate.Limiter
 	conns atomic.Int32
@@ -247,6 +251,10 @@ func (s *Server) answer(q dns.Question, r *dns.Msg) (why string) {
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		// No HTTPS or SVCB record in particular: it could carry addresses
 		// and keys that take the name out of the boundary's sight.
+		empty(r)
+		return ""
+	}
+	if q.Qtype == dns.TypeAAAA && s.Only4 {
 		empty(r)
 		return ""
 	}

@@ -149,6 +149,17 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestOnly4(t *testing.T) {
+	s, _ := resolver(t)
+	s.Only4 = true
+	if r := ask(t, s, "a.example", dns.TypeAAAA); r.Rcode != dns.RcodeSuccess || len(r.Answer) > 0 {
+		t.Errorf("AAAA: %v", r)
+	}
+	if r := ask(t, s, "a.example", dns.TypeA); len(r.Answer) != 1 {
+		t.Errorf("A: %v", r)
+	}
+}
+
 func TestEDNS(t *testing.T) {
 	s, _ := resolver(t)
 	r := ask(t, s, "no.example", dns.TypeA, edns)
@@ -350,7 +361,7 @@ func TestTableKeepsAddresses(t *testing.T) {
 }
 
 func TestTableRestoreIsStrict(t *testing.T) {
-	for _, e := range []Entry{{"", 256}, {"a.example", 255}, {"a.example", 1 << 17}} {
+	for _, e := range []Entry{{"", 256}, {"A.example", 300}, {"10.0.0.1", 300}, {"a.example", 255}, {"a.example", 1 << 17}} {
 		if err := NewTable(0, nil).Restore([]Entry{e}); err == nil {
 			t.Errorf("entry %v is accepted", e)
 		}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
 // The addresses that the boundary gives out. They are the same in every
@@ -194,7 +196,7 @@ func (t *Table) Snapshot() []Entry {
 // On error the table is as it was.
 func (t *Table) Restore(es []Entry) error {
 	for _, e := range es {
-		if e.Name == "" || e.Index < firstIndex || e.Index > lastIndex {
+		if h, err := egress.ParseHost(e.Name); err != nil || h.Name != e.Name || e.Index < firstIndex || e.Index > lastIndex {
 			return fmt.Errorf("synthetic address table: entry %q at %d is not valid", e.Name, e.Index)
 		}
 	}

@@ -387,7 +387,7 @@ func allowed(t *testing.T, rules []plan.EgressRule) []bool {
 
 func TestProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 100 {
+	for range 50 {
 		rules := randomRules(r)
 		base := allowed(t, rules)
 

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/userns"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -91,8 +93,9 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	}
 	err = cmd.Start()
 	cmd.Stderr.(*os.File).Close()
+	cmd.ExtraFiles[2].Close()
 	if err != nil {
-		return fmt.Errorf("making namespaces: %w", noNamespaces(err))
+		return fmt.Errorf("making namespaces: %w", userns.Explain(err))
 	}
 	d.adopt(m.id, cmd.Wait)
 	theirs.Close() // so that the guest's end shows here, and ours there
@@ -131,6 +134,9 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	c.OneID = oneID(p.IDMap)
 	c.Cgroup2 = cgroup.System{}.Unified()
 	r.Unenforced = append(unenforced, more...)
+	if c.OneID {
+		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
+	}
 	// The record is complete before the guest can go on without us.
 	if err := m.writeRun(r); err != nil {
 		return err
@@ -218,16 +224,21 @@ func (m *machine) command(p plan.Machine, guest, control, ln *os.File) (*exec.Cm
 	if err != nil {
 		return nil, explain(err)
 	}
+	life, err := rootless.Life()
+	if err != nil {
+		log.Close()
+		return nil, err
+	}
 	one := oneID(p.IDMap)
 	return &exec.Cmd{
 		// Through a descriptor: the path to the program may lead through
 		// directories that the machine's root cannot enter.
-		Path:       "/proc/self/fd/5",
+		Path:       "/proc/self/fd/6",
 		Args:       []string{"kit-guest", "init"},
 		Env:        []string{}, // /proc/1/environ is for all to read
 		Dir:        "/",
 		Stderr:     log,
-		ExtraFiles: []*os.File{control, ln, guest},
+		ExtraFiles: []*os.File{control, ln, life, guest},
 		SysProcAttr: &syscall.SysProcAttr{
 			Setsid: true,
 			Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |

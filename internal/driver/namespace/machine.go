@@ -293,7 +293,8 @@ func makeWritable(dir string, p plan.Machine) error {
 			d.uid += p.IDMap.Base
 			d.gid += p.IDMap.Base
 		}
-		if err := unix.Chown(d.path, int(d.uid), int(d.gid)); err != nil {
+		// An owner that this user namespace does not have stays ours.
+		if err := unix.Chown(d.path, int(d.uid), int(d.gid)); err != nil && !(err == unix.EINVAL && p.IDMap.IsIdentity()) {
 			return fmt.Errorf("chown %s: %w", d.path, err)
 		}
 		if err := unix.Chmod(d.path, d.mode); err != nil {

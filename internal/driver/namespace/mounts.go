@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -198,5 +197,3 @@ func closeAll(fs []*os.File) {
 		f.Close()
 	}
 }
-
-func isErrno(err error, e syscall.Errno) bool { return errors.Is(err, e) }

@@ -1,0 +1,286 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// bind is a mount whose ids shift as the machine's do.
+func bind(source, path string) plan.Mount {
+	return plan.Mount{Kind: plan.MountBind, Source: source, Path: path}
+}
+
+// layer makes a directory with files, by path.
+func (x *trial) layer(name string, files map[string]string) (string, error) {
+	dir := x.scratch + "/" + name
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for p, content := range files {
+		full := dir + "/" + p
+		if err := os.MkdirAll(full[:strings.LastIndexByte(full, '/')], 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(full, []byte(content), 0o644); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// contentChecks judge what a machine is made of: package plan.
+var contentChecks = []check{
+	{"layers lie over each other, lowest first, and are never written", func(x *trial) error {
+		one, err := x.layer("one", map[string]string{"a": "one", "b": "one", "d/one": ""})
+		if err != nil {
+			return err
+		}
+		two, err := x.layer("two", map[string]string{"b": "two", "c": "two", "d/two": ""})
+		if err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), one, two)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "cat /a /b /c; ls /d", "onetwotwoone\ntwo"); err != nil {
+			return err
+		}
+		if err := x.want(cl, "echo new >/a && rm /b && rm -r /d && mkdir /d && ls /d && touch /new", ""); err != nil {
+			return err
+		}
+		for p, want := range map[string]string{one + "/a": "one", one + "/b": "one", two + "/b": "two"} {
+			if b, err := os.ReadFile(p); err != nil || string(b) != want {
+				return fmt.Errorf("%s holds %q, %v", p, b, err)
+			}
+		}
+		return exist(one+"/d/one", two+"/d/two")
+	}},
+	{"a hundred layers are no problem", func(x *trial) error {
+		m := x.machine()
+		layers := append([]string{}, m.Layers...)
+		for i := range 100 {
+			l, err := x.layer(fmt.Sprint("l", i), map[string]string{fmt.Sprint("f", i): "", "last": fmt.Sprint(i)})
+			if err != nil {
+				return err
+			}
+			layers = append(layers, l)
+		}
+		m.Layers = layers
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "ls -d /f* | wc -l; cat /last", "100\n99")
+	}},
+	{"the root belongs to root as the lowest layer's does", func(x *trial) error {
+		cl, err := x.up(x.machine())
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "stat -c '%u %g %a' / /root /tmp /home/agent", "0 0 755\n0 0 700\n0 0 1777\n1000 1000 755")
+	}},
+	{"ids of a shifted bind are stored as they are inside", func(x *trial) error {
+		source := x.scratch + "/v"
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(source+"/old", nil, 0o600); err != nil {
+			return err
+		}
+		if err := os.Chown(source+"/old", 1000, 1000); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, bind(source, "/v"))
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "stat -c '%u %g' /v /v/old; touch /v/root /v/user; chown 1000:50 /v/user", "0 0\n1000 1000"); err != nil {
+			return err
+		}
+		return errors.Join(owner(source+"/root", 0, 0), owner(source+"/user", 1000, 50))
+	}},
+	{"an owner map ties one user of the host to one of the machine", func(x *trial) error {
+		const host = 4321
+		source := x.scratch + "/w"
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(source+"/old", nil, 0o600); err != nil {
+			return err
+		}
+		if err := errors.Join(os.Chown(source, host, host+1), os.Chown(source+"/old", host, host+1)); err != nil {
+			return err
+		}
+		m := x.machine()
+		mt := bind(source, "/w")
+		mt.Owner = &plan.OwnerMap{HostUID: host, HostGID: host + 1, MachineUID: 1000, MachineGID: 1000}
+		m.Mounts = append(m.Mounts, mt)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		out, code, err := x.as(cl, 1000, "stat -c '%u %g' /w /w/old; cat /w/old; echo mine >/w/new; stat -c '%u %g' /w/new")
+		if err != nil || code != 0 || out != "1000 1000\n1000 1000\n1000 1000" {
+			return fmt.Errorf("as the user: status %d, %q, %v", code, out, err)
+		}
+		return owner(source+"/new", host, host+1)
+	}},
+	{"a read-only mount cannot be written, by root neither", func(x *trial) error {
+		source := x.scratch + "/ro"
+		if err := os.Mkdir(source, 0o777); err != nil {
+			return err
+		}
+		if err := os.WriteFile(source+"/f", []byte("x"), 0o666); err != nil {
+			return err
+		}
+		m := x.machine()
+		mt := bind(source, "/ro")
+		mt.ReadOnly = true
+		m.Mounts = append(m.Mounts, mt, plan.Mount{Kind: plan.MountTmpfs, Path: "/rt", ReadOnly: true})
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			x.want(cl, "cat /ro/f", "x"),
+			x.fails(cl, "echo y 2>/dev/null >/ro/f"),
+			x.fails(cl, "touch /ro/g"),
+			x.fails(cl, "mount -o remount,rw,bind /ro"),
+			x.fails(cl, "touch /rt/g"),
+		)
+	}},
+	{"a file can be bound, and what is missing on the way is made", func(x *trial) error {
+		if err := os.WriteFile(x.scratch+"/f", []byte("content"), 0o644); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, bind(x.scratch+"/f", "/not/there/yet"))
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "cat /not/there/yet; stat -c '%u %a' /not/there", "content0 755")
+	}},
+	{"mounts are laid down in order", func(x *trial) error {
+		source := x.scratch + "/inner"
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(source+"/f", []byte("x"), 0o644); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, plan.Mount{Kind: plan.MountTmpfs, Path: "/outer"}, bind(source, "/outer/inner"))
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "cat /outer/inner/f; stat -f -c %T /outer", "xtmpfs")
+	}},
+	{"a tmpfs has its size, mode and owner", func(x *trial) error {
+		m := x.machine()
+		m.Mounts = append(m.Mounts, plan.Mount{Kind: plan.MountTmpfs, Path: "/t", SizeBytes: 1 << 20, Mode: 0o1770, UID: 1000, GID: 50})
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "stat -c '%u %g %a' /t", "1000 50 1770"); err != nil {
+			return err
+		}
+		if err := x.want(cl, "dd if=/dev/zero of=/t/f bs=1k count=900 2>/dev/null", ""); err != nil {
+			return err
+		}
+		return x.fails(cl, "dd if=/dev/zero of=/t/g bs=1k count=900 2>/dev/null")
+	}},
+	{"a bind keeps its data over stop and start, a tmpfs does not", func(x *trial) error {
+		source := x.scratch + "/v"
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, bind(source, "/v"), plan.Mount{Kind: plan.MountTmpfs, Path: "/t"})
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "echo kept >/v/f; echo lost >/t/f", ""); err != nil {
+			return err
+		}
+		if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+			return err
+		}
+		return x.want(cl, "cat /v/f; ls /t", "kept")
+	}},
+	{"files are written before the guest serves, over links too", func(x *trial) error {
+		etc, err := x.layer("etc", nil)
+		if err != nil {
+			return err
+		}
+		if err := os.Mkdir(etc+"/etc", 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink("/run/no/such/resolv.conf", etc+"/etc/resolv.conf"); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), etc)
+		m.Files = []plan.BootFile{
+			{Path: "/etc/resolv.conf", Content: "nameserver 192.0.2.1\n"},
+			{Path: "/etc/new/deep", Content: "secret", Mode: 0o600},
+		}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "cat /etc/resolv.conf /etc/new/deep; stat -c '%u %a' /etc/resolv.conf /etc/new/deep",
+			"nameserver 192.0.2.1\nsecret0 644\n0 600"); err != nil {
+			return err
+		}
+		link, err := os.Readlink(etc + "/etc/resolv.conf")
+		if err != nil || link != "/run/no/such/resolv.conf" {
+			return fmt.Errorf("the layer's link became %q, %v", link, err)
+		}
+		return nil
+	}},
+	{"the machine has its host name", func(x *trial) error {
+		m := x.machine()
+		m.Hostname = "some-other-name"
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "hostname", "some-other-name")
+	}},
+	{"the usual devices are there and work", func(x *trial) error {
+		cl, err := x.up(x.machine())
+		if err != nil {
+			return err
+		}
+		return x.want(cl, `echo x >/dev/null && head -c 3 /dev/zero | wc -c && head -c 3 /dev/urandom | wc -c &&
+			head -c 3 /dev/random | wc -c && { echo x >/dev/full; } 2>/dev/null || echo full
+			ls /dev/ptmx /dev/pts/ptmx /dev/tty /dev/fd/0 /dev/stdin /dev/stdout /dev/stderr >/dev/null && echo x | cat /dev/stdin
+			touch /dev/shm/f && rm /dev/shm/f && stat -c %a /dev/shm /tmp`,
+			"3\n3\n3\nfull\nx\n1777\n1777")
+	}},
+}
+
+func owner(p string, uid, gid uint32) error {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(p, &st); err != nil {
+		return err
+	}
+	if st.Uid != uid || st.Gid != gid {
+		return fmt.Errorf("%s belongs to %d:%d, want %d:%d", p, st.Uid, st.Gid, uid, gid)
+	}
+	return nil
+}

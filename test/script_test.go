@@ -1,0 +1,256 @@
+// Package test runs the kitbox program as a user does, against the real engine,
+// driver, boundary and guest, on Kits that are made of busybox.
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kitbox-dev/kitbox/internal/app"
+	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+)
+
+// libexec is where kit-guest is; empty when it could not be built.
+var libexec string
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 0 && os.Args[0] == keeper.ProcessName {
+		os.Exit(app.Main(os.Args))
+	}
+	testscript.Main(withGuest{m}, map[string]func(){
+		"kitbox":           func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		keeper.ProcessName: func() { os.Exit(app.Main(os.Args)) },
+	})
+}
+
+// withGuest builds the guest before the tests and removes it afterwards.
+type withGuest struct{ m *testing.M }
+
+func (w withGuest) Run() int {
+	if dir := os.Getenv("KITBOX_LIBEXEC"); dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, "kit-guest")); err == nil {
+			libexec = dir
+			return w.m.Run()
+		}
+	}
+	dir, err := os.MkdirTemp("", "kitbox-guest-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "build", "-o", dir+"/", "github.com/kitbox-dev/kitbox/cmd/kit-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building kit-guest: %v\n%s", err, out)
+		return 1
+	}
+	libexec = dir
+	return w.m.Run()
+}
+
+// needs skips, or under CI fails, when this machine cannot run sandboxes.
+func needs(t *testing.T) {
+	t.Helper()
+	why := ""
+	if os.Geteuid() != 0 {
+		why = "these tests run as root"
+	} else if _, err := exec.LookPath("busybox"); err != nil {
+		why = kittest.ErrNoBusybox.Error()
+	}
+	switch {
+	case why == "":
+	case os.Getenv("CI") != "":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
+	}
+}
+
+func TestScripts(t *testing.T) {
+	needs(t)
+	testscript.Run(t, testscript.Params{
+		Dir:   "testdata",
+		Setup: setup,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"push":     push,
+			"serve":    serve,
+			"field":    field,
+			"nothing":  nothing,
+			"waitfile": waitFile,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+func setup(e *testscript.Env) error {
+	home := filepath.Join(e.WorkDir, "home")
+	e.Setenv("KITBOX_HOME", home)
+	e.Setenv("KITBOX_LIBEXEC", libexec)
+	e.Setenv("SECRET_OF_THE_HOST", "must not travel")
+	e.Defer(func() { clean(e.T(), home) })
+	return nil
+}
+
+// clean removes what a failed script left, and fails when anything of the home
+// is still alive afterwards.
+func clean(t testscript.T, home string) {
+	for range 3 {
+		names, err := os.ReadDir(filepath.Join(home, "sandboxes"))
+		if err != nil {
+			break
+		}
+		for _, n := range names {
+			if strings.HasPrefix(n.Name(), ".") {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			c := exec.CommandContext(ctx, "/proc/self/exe", "rm", n.Name())
+			c.Args[0] = "kitbox"
+			c.Env = append(os.Environ(), "KITBOX_HOME="+home, "KITBOX_LIBEXEC="+libexec, "PATH="+os.Getenv("PATH"))
+			c.Run()
+			cancel()
+		}
+	}
+	if left := alive(home); len(left) > 0 {
+		t.Fatal(fmt.Sprintf("left over: %s", strings.Join(left, "; ")))
+	}
+}
+
+// alive returns the processes, mounts and cgroups that belong to home.
+func alive(home string) []string {
+	var left []string
+	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range procs {
+		b, err := os.ReadFile(p)
+		if err == nil && bytes.HasPrefix(b, []byte(keeper.ProcessName)) && bytes.Contains(b, []byte(home)) {
+			left = append(left, "keeper "+filepath.Base(filepath.Dir(p)))
+		}
+	}
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(b, []byte(home)) {
+		left = append(left, "mounts")
+	}
+	machines, _ := os.ReadDir(filepath.Join(home, "machines"))
+	for _, m := range machines {
+		left = append(left, "machine "+m.Name())
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/kitbox/" + m.Name())
+		left = append(left, groups...)
+	}
+	sandboxes, _ := os.ReadDir(filepath.Join(home, "sandboxes"))
+	for _, s := range sandboxes {
+		if !strings.HasPrefix(s.Name(), ".ids") {
+			left = append(left, "sandbox "+s.Name())
+		}
+	}
+	return left
+}
+
+// nothing fails when anything is left of the script's sandboxes.
+func nothing(ts *testscript.TestScript, neg bool, args []string) {
+	if left := alive(ts.Getenv("KITBOX_HOME")); len(left) > 0 {
+		ts.Fatalf("left over: %s", strings.Join(left, "; "))
+	}
+}
+
+// push REF DESCRIPTOR [CONFIG] puts a Kit into the store. CONFIG is JSON: the
+// image config, and beside it "base" and "files" of kittest.
+func push(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: push REF DESCRIPTOR [CONFIG]")
+	}
+	k := kittest.Kit{Ref: args[0], Descriptor: ts.ReadFile(args[1])}
+	if len(args) > 2 {
+		var c struct {
+			Config ocispec.ImageConfig
+			Base   bool
+			Files  map[string]struct {
+				Content string
+				Mode    uint32
+			}
+		}
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[2])), &c))
+		k.Config, k.Base, k.Files = c.Config, c.Base, map[string]kittest.File{}
+		for name, f := range c.Files {
+			k.Files[name] = kittest.File{Content: f.Content, Mode: fs.FileMode(f.Mode)}
+		}
+	}
+	ts.Check(kittest.Push(context.Background(), ts.Getenv("KITBOX_HOME"), k))
+}
+
+// serve VAR TEXT answers HTTP with TEXT on the host's loopback until the script
+// ends, and sets VAR to the address and VAR_PORT to its port.
+func serve(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: serve VAR TEXT")
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	ts.Check(err)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s for %s\n", args[1], r.Host)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); s.Serve(l) }()
+	ts.Defer(func() { s.Close(); <-done })
+	ts.Setenv(args[0], l.Addr().String())
+	ts.Setenv(args[0]+"_PORT", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+// field VAR FILE PATH sets VAR to a member of a JSON document: names and
+// indexes, separated by dots.
+func field(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: field VAR FILE PATH")
+	}
+	var v any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &v))
+	for _, name := range strings.Split(args[2], ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			v = x[name]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i >= len(x) {
+				ts.Fatalf("%s: no element %s of %d", args[2], name, len(x))
+			}
+			v = x[i]
+		default:
+			ts.Fatalf("%s: nothing at %s", args[2], name)
+		}
+	}
+	s, ok := v.(string)
+	if !ok {
+		b, err := json.Marshal(v)
+		ts.Check(err)
+		s = string(b)
+	}
+	ts.Setenv(args[0], s)
+}
+
+// waitfile FILE waits until FILE exists.
+func waitFile(ts *testscript.TestScript, neg bool, args []string) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		} else if !errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
+			ts.Fatalf("waiting for %s: %v", args[0], err)
+		}
+	}
+}
