@@ -17,7 +17,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
+	"github.com/kitbox-dev/kitbox/internal/store/untar"
 )
 
 // TestMain lets the test binary be the process that is killed while it unpacks.
@@ -158,7 +160,7 @@ func FuzzUnpack(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Limits = layer.Limits{Entries: 200, Bytes: 1 << 20}
+		s.Limits = untar.Limits{Entries: 200, Bytes: 1 << 20}
 		id := digest.FromBytes(data)
 		err = s.Unpack(t.Context(), id, opener(data))
 		if es, _ := os.ReadDir(outer); len(es) != 1 {
@@ -188,7 +190,7 @@ func FuzzUnpack(f *testing.F) {
 			}
 			n++
 			e, ok := inv.Find(strings.TrimPrefix(p, root+"/"))
-			if !ok || (e.Kind == layer.Dir) != d.IsDir() || (e.Kind == layer.Whiteout) != (d.Type()&os.ModeCharDevice != 0) {
+			if !ok || (e.Kind == inventory.Dir) != d.IsDir() || (e.Kind == inventory.Whiteout) != (d.Type()&os.ModeCharDevice != 0) {
 				t.Fatalf("%s is %v, the inventory says %+v", p, d.Type(), e)
 			}
 			return nil

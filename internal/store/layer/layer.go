@@ -2,13 +2,9 @@
 // them: the answer to "which image" is a list of directories to be overlaid,
 // and no content is ever copied for it.
 //
-// A layer is unpacked once, whoever asks, into a form that overlayfs reads as
-// it is: whiteouts are character devices 0/0, opaque directories carry the
-// overlay attribute, owners and modes are the image's own (a driver shifts them
-// with idmapped mounts). What lies in the directory is never written again.
-//
-// Tars come from strangers. Nothing in one can name a file outside its layer,
-// smuggle overlayfs's own attributes in, make a device, or grow without bound.
+// A layer is unpacked once, whoever asks, by package untar; owners and modes are
+// the image's own (a driver shifts them with idmapped mounts). What lies in the
+// directory is never written again.
 package layer
 
 import (
@@ -29,6 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
+	"github.com/kitbox-dev/kitbox/internal/store/untar"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -38,21 +36,10 @@ type Store struct {
 	dir string
 
 	// Limits bound what one layer may hold. Zero fields mean the defaults.
-	Limits Limits
+	Limits untar.Limits
 }
 
-// Limits bound one layer. The zero value means the defaults.
-type Limits struct {
-	Entries int   // default 2,000,000
-	Bytes   int64 // of the uncompressed tar; default 64 GiB
-}
-
-const (
-	defaultEntries = 2_000_000
-	defaultBytes   = 64 << 30
-
-	metaVersion = 1
-)
+const metaVersion = 1
 
 // A Meta describes an unpacked layer; it is stored beside it as meta.json.
 type Meta struct {
@@ -230,33 +217,21 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 }
 
 func (s *Store) unpackTo(ctx context.Context, tmp string, id digest.Digest, blob io.Reader) error {
-	lim := s.Limits
-	if lim.Entries == 0 {
-		lim.Entries = defaultEntries
-	}
-	if lim.Bytes == 0 {
-		lim.Bytes = defaultBytes
-	}
-	stream, err := newStream(ctx, blob, lim.Bytes)
+	r, err := untar.Unpack(ctx, filepath.Join(tmp, "fs"), blob, s.Limits)
 	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	u := newUnpacker(filepath.Join(tmp, "fs"), lim)
-	if err := u.run(stream); err != nil {
 		return explain(s.dir, err)
 	}
-	if got, err := stream.Digest(); err != nil {
-		return err
-	} else if got != id {
-		return fmt.Errorf("its content has diff id %s: the image is damaged or not what its config says", got)
+	if r.DiffID != id {
+		return fmt.Errorf("its content has diff id %s: the image is damaged or not what its config says", r.DiffID)
 	}
-	meta, inv := u.result(id)
-	data, err := json.MarshalIndent(meta, "", "\t")
+	data, err := json.MarshalIndent(Meta{
+		Version: metaVersion, DiffID: id, Entries: len(r.Entries), Bytes: r.Bytes, Implied: r.Implied, OpaqueRoot: r.OpaqueRoot,
+		SkippedDevices: r.SkippedDevices, SkippedAttributes: r.SkippedAttributes,
+	}, "", "\t")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(tmp, "inventory"), inv.encode(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, "inventory"), r.Entries.Encode(), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
 	return durable.Explain(s.dir, os.WriteFile(filepath.Join(tmp, "meta.json"), data, 0o600))
@@ -295,7 +270,7 @@ func (s *Store) Meta(id digest.Digest) (Meta, error) {
 }
 
 // Inventory reads the sorted list of what the unpacked layer id holds.
-func (s *Store) Inventory(id digest.Digest) (Inventory, error) {
+func (s *Store) Inventory(id digest.Digest) (inventory.List, error) {
 	if err := valid(id); err != nil {
 		return nil, err
 	}
@@ -307,7 +282,7 @@ func (s *Store) Inventory(id digest.Digest) (Inventory, error) {
 	if err != nil {
 		return nil, durable.Explain(path, err)
 	}
-	inv, err := decode(data)
+	inv, err := inventory.Decode(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s is damaged: %w; delete %s", path, err, filepath.Dir(path))
 	}

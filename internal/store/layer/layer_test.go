@@ -25,6 +25,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
+	"github.com/kitbox-dev/kitbox/internal/store/untar"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -304,7 +305,7 @@ func TestHostileTars(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := open(t)
-			s.Limits = layer.Limits{Entries: 50, Bytes: 250_000}
+			s.Limits = untar.Limits{Entries: 50, Bytes: 250_000}
 			data := makeTar(t, c.entries...)
 			err := s.Unpack(t.Context(), digest.FromBytes(data), opener(data))
 			if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), c.want) {

@@ -1,4 +1,4 @@
-package layer
+package untar
 
 import (
 	"bufio"
