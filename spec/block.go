@@ -61,6 +61,7 @@ func (v *validator) group(i int, it *Item) {
 	if v.form == capability.Effective && !v.d.opts.Unselected {
 		v.fail(p, groupStatement, "an effective descriptor has no groups: they have been selected and flattened")
 	}
+	v.display(p+".name", it.Group.Name)
 	v.display(p+".description", it.Group.Description)
 	if len(it.Group.Capabilities) == 0 {
 		v.fail(p+".capabilities", groupStatement, "a group has at least one entry")
@@ -125,6 +126,9 @@ func (b *block) entry(at place, r *capability.Request) {
 		} else {
 			v.fail(at.path()+".type", "", "%q is not a type: write namespace/name@version, such as com.docker.sandbox/volume@1", r.Type)
 		}
+	}
+	if strings.Contains(r.Name, opening) {
+		v.display(at.path()+".name", r.Name)
 	}
 	if strings.Contains(r.Description, opening) {
 		v.display(at.path()+".description", r.Description)

@@ -77,9 +77,13 @@ func runAnnotations(input jsontext.Value) (result, error) {
 		Index        map[string]string `json:"index"`
 		Manifest     map[string]string `json:"manifest"`
 		Epoch        *int64            `json:"sourceDateEpoch"`
+		EpochToo     *int64            `json:"source_date_epoch"`
 	}](input)
 	if err != nil {
 		return nil, err
+	}
+	if in.Epoch == nil {
+		in.Epoch = in.EpochToo
 	}
 	switch in.Op {
 	case "derive":
