@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 const groupStatement = "SPEC-v3 §7.1.1/group-grammar"
@@ -44,15 +45,15 @@ func (v *validator) crossReady() bool {
 
 func (v *validator) group(i int, it *Item) {
 	p := index("capabilities", i)
-	var source *node // of the item; nil if there is none
+	var item *source.Node // of the item; nil if there is none
 	if i < len(v.d.items) {
-		source = v.d.items[i]
+		item = v.d.items[i]
 	}
-	if it.Type != "" || source.child("type") != nil {
+	if it.Type != "" || item.Child("type") != nil {
 		v.fail(p, groupStatement, "is an entry and a group at once")
 	} else {
 		for _, key := range []string{"name", "optional", "description", "config", "source"} {
-			if source.child(key) != nil {
+			if item.Child(key) != nil {
 				v.fail(p+"."+key, groupStatement, "belongs inside the group")
 			}
 		}
@@ -67,23 +68,23 @@ func (v *validator) group(i int, it *Item) {
 		v.fail(p+".capabilities", groupStatement, "a group has at least one entry")
 		return
 	}
-	member := source.child("group").child("capabilities").firstChild()
+	member := item.Child("group").Child("capabilities").FirstChild()
 	b := block{v: v, cross: cross{v: v}}
 	for j := range it.Group.Capabilities {
 		r := &it.Group.Capabilities[j]
 		at := place{i, j}
-		nested := member.child("group") != nil
+		nested := member.Child("group") != nil
 		if nested {
 			v.fail(at.path()+".group", groupStatement, "groups do not nest")
 		}
-		if r.Optional || member.child("optional") != nil {
+		if r.Optional || member.Child("optional") != nil {
 			v.fail(at.path()+".optional", groupStatement, "a member is not optional by itself; state it on the group")
 		}
 		if !nested || r.Type != "" {
 			b.entry(at, r)
 		}
 		if member != nil {
-			member = member.next
+			member = member.Next
 		}
 	}
 	b.finish(false)
