@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
@@ -171,19 +172,27 @@ func (d *Document) place(dg *Diagnostic, pos source.Position) {
 
 // fields walks the members of an object, reporting what is unknown or twice.
 // take gets each member and reports whether it knows the key.
-func (dec *decoder) fields(n *source.Node, hint map[string]string, take func(key string, v *source.Node) bool) {
+func (dec *decoder) fields(n *source.Node, known []string, take func(key string, v *source.Node) bool) {
 	if n.Kind != source.Object {
 		dec.report(n, "must be a mapping, not "+n.Kind.String())
 		return
 	}
 	n.DuplicateKeys(func(c *source.Node) {
+		if dec.over {
+			return
+		}
 		dec.reportAt(c.KeyPos, c.Path(), fmt.Sprintf("the key %q is stated twice", c.Key))
 	})
 	for c := n.First; c != nil; c = c.Next {
 		if !take(c.Key, c) {
+			if dec.over {
+				continue // enough has been said; composing more would cost without bound
+			}
 			msg := fmt.Sprintf("unknown key %q", c.Key)
-			if h := hint[c.Key]; h != "" {
+			if h := hints[c.Key]; h != "" && n.Path() == "" {
 				msg += ": " + h
+			} else if k := nearest(c.Key, known); k != "" {
+				msg += fmt.Sprintf("; did you mean %s?", k)
 			}
 			dec.reportAt(c.KeyPos, c.Path(), msg)
 		}
@@ -247,9 +256,59 @@ var hints = map[string]string{
 	"license":        "write licenses, a list",
 }
 
+// The keys of each mapping of the grammar, for suggestions.
+var (
+	topKeys = []string{"schemaVersion", "kind", "displayName", "author", "description", "sourceUrl", "iconUrl", "version", "licenses",
+		"provides", "requires", "integrates", "conflicts", "capabilities", "args", "build", "dockerfile", "kits"}
+	entryKeys  = []string{"type", "name", "optional", "config", "description", "source"}
+	sourceKeys = []string{"kit", "path"}
+	groupKeys  = []string{"name", "description", "optional", "capabilities"}
+	argKeys    = []string{"default", "required", "description", "enum", "pattern", "env", "buildArg"}
+	kitKeys    = []string{"ref", "digest", "args"}
+)
+
+// nearest returns the known key that key was probably meant to be: the same but
+// for case and separators, or at most two edits away; "" if there is none.
+func nearest(key string, known []string) string {
+	const edits = 2
+	plain := strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(key, "_", ""), "-", ""))
+	best, least := "", edits+1
+	for _, k := range known {
+		if d := distance(plain, strings.ToLower(k), edits); d < least && d < len(k)-1 {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance returns the edit distance of a and b, or more than most if it is
+// larger than that.
+func distance(a, b string, most int) int {
+	if d := len(a) - len(b); d > most || -d > most {
+		return most + 1
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
 func (dec *decoder) descriptor(n *source.Node) {
 	d := &dec.doc.Descriptor
-	dec.fields(n, hints, func(key string, v *source.Node) bool {
+	dec.fields(n, topKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "schemaVersion":
 			if v.Kind != source.Text {
@@ -325,7 +384,7 @@ func (dec *decoder) items(n *source.Node, d *Descriptor) {
 // request reads an entry. The key group is left to the caller: whether it may
 // stand here is a rule, not a shape.
 func (dec *decoder) request(n *source.Node, r *capability.Request) {
-	dec.fields(n, nil, func(key string, v *source.Node) bool {
+	dec.fields(n, entryKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "type":
 			r.Type = dec.str(v)
@@ -349,7 +408,7 @@ func (dec *decoder) request(n *source.Node, r *capability.Request) {
 
 func (dec *decoder) source(n *source.Node) *capability.Source {
 	s := &capability.Source{}
-	dec.fields(n, nil, func(key string, v *source.Node) bool {
+	dec.fields(n, sourceKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "kit":
 			s.Kit = dec.str(v)
@@ -365,7 +424,7 @@ func (dec *decoder) source(n *source.Node) *capability.Source {
 
 func (dec *decoder) group(n *source.Node) *Group {
 	g := &Group{}
-	dec.fields(n, nil, func(key string, v *source.Node) bool {
+	dec.fields(n, groupKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "name":
 			g.Name = dec.label(v)
@@ -403,7 +462,7 @@ func (dec *decoder) args(n *source.Node, d *Descriptor) {
 }
 
 func (dec *decoder) arg(n *source.Node) (a Arg) {
-	dec.fields(n, nil, func(key string, v *source.Node) bool {
+	dec.fields(n, argKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "default":
 			s := dec.str(v)
@@ -437,7 +496,7 @@ func (dec *decoder) kits(n *source.Node, d *Descriptor) {
 	i := 0
 	for c := n.First; c != nil; c = c.Next {
 		k := &d.Kits[i]
-		dec.fields(c, nil, func(key string, v *source.Node) bool {
+		dec.fields(c, kitKeys, func(key string, v *source.Node) bool {
 			switch key {
 			case "ref":
 				k.Ref = dec.str(v)
@@ -477,6 +536,9 @@ func (dec *decoder) config(n *source.Node) []byte {
 func (dec *decoder) configKeys(n *source.Node) {
 	if n.Kind == source.Object {
 		n.DuplicateKeys(func(c *source.Node) {
+			if dec.over {
+				return
+			}
 			dec.reportAt(c.KeyPos, c.Path(), fmt.Sprintf("the key %q is stated twice", c.Key))
 		})
 	}

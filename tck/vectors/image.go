@@ -229,16 +229,24 @@ func build(descriptor jsontext.Value, stem string, files map[string]string) (res
 	if err != nil {
 		return result{"error": err.Error()}, nil
 	}
+	dir := content.StageRoot + "/" + stem + "/"
+	places := []string{dir + content.StagedDescriptor}
+	var body any
 	for _, s := range staged {
 		if !has(s.From) {
 			return result{"error": s.At + ": " + s.From + " does not exist"}, nil
 		}
+		places, body = append(places, s.To), s.To
 	}
+	if src.Recipe+src.RecipeFile != "" {
+		places = append(places, dir+content.StagedRecipe)
+	}
+	slices.Sort(places)
 	recipe := src.Recipe
 	if src.RecipeFile != "" {
 		recipe = files[src.RecipeFile]
 	}
-	return result{"ok": true, "recipe": recipe, "declaration_only": src.Declares()}, nil
+	return result{"ok": true, "recipe": recipe, "declaration_only": src.Declares(), "staged": places, "contentFile": body}, nil
 }
 
 func hasClean(files map[string]string, name string) bool {
