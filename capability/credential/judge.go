@@ -109,15 +109,15 @@ func (c *CredentialFile) judge(f capability.Form, in *capability.Inspection) {
 		return
 	}
 	first := len(in.Problems)
-	capability.Scalars(jsontext.Value(c.Structure), at+".structure", func(t jsontext.Token, place func() string) bool {
+	capability.Scalars(jsontext.Value(c.Structure), func(t jsontext.Token, p *capability.Place) bool {
 		switch t.Kind() {
 		case 'n':
 			if c.Encoding() == TOML {
-				in.Problem(place(), "null cannot be written in TOML")
+				in.Problem(at+".structure"+p.String(), "null cannot be written in TOML")
 			}
 		case '"':
 			if unknown := unknownPlaceholder(t.String()); unknown != "" {
-				in.Problem(place(), fmt.Sprintf("%s is not a placeholder: there are {{.AccessToken}}, {{.RefreshToken}}, {{.ExpiresAt}}, {{.Scopes}} and {{.PrimaryApiKey}}", unknown))
+				in.Problem(at+".structure"+p.String(), fmt.Sprintf("%s is not a placeholder: there are {{.AccessToken}}, {{.RefreshToken}}, {{.ExpiresAt}}, {{.Scopes}} and {{.PrimaryApiKey}}", unknown))
 			}
 		}
 		return len(in.Problems) < first+100 // more help nobody
