@@ -30,15 +30,14 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 	if c.OAuth != nil {
 		c.OAuth.judge(f, in)
 	}
-	if !known {
-		return
-	}
 	for _, p := range c.Phase {
-		in.Claim(capability.Claim{Space: "credential", Key: c.Service + " " + string(p), At: "config.service", What: "credential"})
+		if known {
+			in.Claim(capability.Claim{Space: "credential", Key: c.Service + " " + string(p), At: "config.service", What: "credential"})
+		}
 		if p != phase.Runtime {
 			in.Line(capability.ListCredentialsInstall, c.Service)
 		}
-		// A phase that is still open may turn out to be either.
+		// What is not a phase, because it is still open, may turn out to be either.
 		if p != phase.Install {
 			in.Line(capability.ListCredentialsRuntime, c.Service)
 		}
