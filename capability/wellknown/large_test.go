@@ -10,12 +10,12 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
 )
 
-// megabyte returns before, then element(0), element(1), … joined by commas, then
-// after, about a megabyte in all.
-func megabyte(before string, element func(i int) string, after string) string {
+// large returns before, then element(0), element(1), … joined by commas, then
+// after: 256 KiB in all, half of what a descriptor may be.
+func large(before string, element func(i int) string, after string) string {
 	var b strings.Builder
 	b.WriteString(before)
-	for i := 0; b.Len() < 1<<20; i++ {
+	for i := 0; b.Len() < 1<<18; i++ {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -33,22 +33,22 @@ func nested(depth int) string {
 	return strings.Repeat(`{"n":null,"x":`, depth) + `1` + strings.Repeat(`}`, depth)
 }
 
-// TestLargeConfigs gives every grammar a megabyte in the shapes in which naive
+// TestLargeConfigs gives grammars much to compare, in shapes in which naive
 // comparison is quadratic. With such a comparison this test takes minutes.
 func TestLargeConfigs(t *testing.T) {
 	const ns = capability.Namespace + "/"
 	for name, r := range map[string]capability.Request{
-		"hosts":     ct.Request(ns+"network-policy@1", megabyte(`{"runtime":{"allow":[`, text, `]}}`)),
-		"entries":   ct.Request(ns+"network-policy@2", megabyte(`{"runtime":{"allow":[`, func(i int) string { return fmt.Sprintf(`{"hosts":["e%d"],"methods":["GET"]}`, i) }, `]}}`)),
-		"faults":    ct.Request(ns+"network-policy@2", megabyte(`{"runtime":{"allow":[`, func(int) string { return `{"hosts":[]}` }, `]}}`)),
-		"signers":   ct.Request(ns+"ssh-agent@1", megabyte(`{"phase":"runtime","unrestricted":false,"sign":[`, text, `]}`)),
-		"files":     ct.Request(ns+"lifecycle@1", megabyte(`{"files":[`, func(i int) string { return fmt.Sprintf(`{"path":"/e%d"}`, i) }, `]}`)),
-		"hooks":     ct.Request(ns+"lifecycle@1", megabyte(`{"startup":[`, func(i int) string { return `{"command":"x","background":"${{ kit.args.b }}"}` }, `]}`)),
-		"variables": ct.Request(ns+"acp@1", megabyte(`{"agent":"a","command":"x","env":{`, func(i int) string { return fmt.Sprintf(`"E%d":"x"`, i) }, `}}`)),
-		"nulls":     ct.Request(ns+"credential@1", megabyte(`{"service":"s","phase":"runtime","apiKey":{"name":"A"},"oauth":{"credentialFile":{"path":"~/c","format":"toml","structure":{"l":[`, func(int) string { return `null` }, `]}}}}`)),
+		"hosts":     ct.Request(ns+"network-policy@1", large(`{"runtime":{"allow":[`, text, `]}}`)),
+		"entries":   ct.Request(ns+"network-policy@2", large(`{"runtime":{"allow":[`, func(i int) string { return fmt.Sprintf(`{"hosts":["e%d"],"methods":["GET"]}`, i) }, `]}}`)),
+		"faults":    ct.Request(ns+"network-policy@2", large(`{"runtime":{"allow":[`, func(int) string { return `{"hosts":[]}` }, `]}}`)),
+		"signers":   ct.Request(ns+"ssh-agent@1", large(`{"phase":"runtime","unrestricted":false,"sign":[`, text, `]}`)),
+		"files":     ct.Request(ns+"lifecycle@1", large(`{"files":[`, func(i int) string { return fmt.Sprintf(`{"path":"/e%d"}`, i) }, `]}`)),
+		"hooks":     ct.Request(ns+"lifecycle@1", large(`{"startup":[`, func(i int) string { return `{"command":"x","background":"${{ kit.args.b }}"}` }, `]}`)),
+		"variables": ct.Request(ns+"acp@1", large(`{"agent":"a","command":"x","env":{`, func(i int) string { return fmt.Sprintf(`"E%d":"x"`, i) }, `}}`)),
+		"nulls":     ct.Request(ns+"credential@1", large(`{"service":"s","phase":"runtime","apiKey":{"name":"A"},"oauth":{"credentialFile":{"path":"~/c","format":"toml","structure":{"l":[`, func(int) string { return `null` }, `]}}}}`)),
 		"depth":     ct.Request(ns+"credential@1", `{"service":"s","phase":"runtime","apiKey":{"name":"A"},"oauth":{"credentialFile":{"path":"~/c","format":"toml","structure":`+nested(9000)+`}}}`),
 		"deep null": ct.Request(ns+"volume@1", nested(9000)),
-		"phases":    ct.Request(ns+"credential@1", megabyte(`{"service":"s","apiKey":{"name":"A"},"phase":[`, text, `]}`)),
+		"phases":    ct.Request(ns+"credential@1", large(`{"service":"s","apiKey":{"name":"A"},"phase":[`, text, `]}`)),
 		"size":      ct.Request(ns+"volume@1", `{"path":"/d","size":"`+strings.Repeat("9", 1<<20)+`"}`),
 		"path":      ct.Request(ns+"host-mount@1", `{"path":"`+strings.Repeat("/a", 1<<19)+`/"}`),
 	} {
