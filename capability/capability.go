@@ -180,7 +180,8 @@ type Definition struct {
 	Inspect func(r Request, f Form, in *Inspection)
 
 	// Merge combines all contributions of Types, in composition order. The
-	// result keeps the order in which keys first appeared.
+	// result keeps the order in which keys first appeared, and cs is left as
+	// it was. Where it returns conflicts, the result is not to be used.
 	Merge func(mode MergeMode, cs []Contribution) ([]Contribution, []Conflict)
 
 	// KeepText lists config fields (dotted, "[]" for any index) in which a

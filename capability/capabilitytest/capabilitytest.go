@@ -155,6 +155,9 @@ func RoundTrip[C interface {
 			if _, err := decode(Request(typ, s)); err == nil {
 				accepted++
 			}
+			if _, err := decode(Request("com.example/other@1", s)); err == nil {
+				f.Errorf("%q is accepted as the config of another type", s)
+			}
 		}
 	}
 	if accepted == 0 {
