@@ -1,0 +1,16 @@
+ARG KIT_BASE=kitbox.local/base:1
+FROM ${KIT_BASE}
+
+COPY --chmod=0755 <<'SH' /usr/local/bin/hello
+#!/bin/bash
+echo "${HELLO_GREETING:-Hello} from $(id -un) in ${SANDBOX_NAME:-a container}${*:+: $*}"
+SH
+COPY --chmod=0644 <<'SH' /etc/sandbox-env.sh
+export HELLO_ENV=loaded
+SH
+RUN mkdir -p /home/agent/workspace && chown agent:agent /home/agent/workspace
+
+ENV BASH_ENV=/etc/sandbox-env.sh
+USER agent
+WORKDIR /home/agent/workspace
+ENTRYPOINT ["/usr/local/bin/hello"]
