@@ -41,22 +41,18 @@ func ExtractComment(src []byte) (Block, bool) {
 
 func extractBlock(src, rest []byte, line int) (Block, bool) {
 	b := Block{Line: line, Indent: len(indent)}
-	pending := 0 // empty lines belong to the block only if more follows
 	for len(rest) > 0 {
 		var l []byte
 		l, rest = cutLine(rest)
 		l = bytes.TrimSuffix(l, []byte("\r"))
-		if body, ok := bytes.CutPrefix(l, []byte(indent)); ok {
-			for ; pending > 0; pending-- {
-				b.Descriptor = append(b.Descriptor, '\n')
-			}
-			b.Descriptor = append(append(b.Descriptor, body...), '\n')
-			continue
+		body, ok := bytes.CutPrefix(l, []byte(indent))
+		if !ok {
+			body = nil
 		}
-		if string(bytes.TrimRight(l, " \t")) != "#" {
+		if !ok && string(bytes.TrimRight(l, " \t")) != "#" {
 			break
 		}
-		pending++
+		b.Descriptor = append(append(b.Descriptor, body...), '\n')
 	}
 	if len(b.Descriptor) == 0 {
 		return Block{}, false

@@ -40,7 +40,7 @@ const maxFindings = 500
 // what could be read and can be validated, so that one run reports all
 // failures; [Document.Validate] leaves out what the decoding has already said.
 func Decode(src []byte, o Options) (*Document, Diagnostics) {
-	d := &Document{opts: o, src: string(src), size: len(src)}
+	d := &Document{opts: o, src: string(src)}
 	root, err := parse(d.src)
 	if o.Form == capability.Authored && !looksLikeDescriptor(root) {
 		if block, ok := ExtractComment(src); ok {
@@ -48,7 +48,7 @@ func Decode(src []byte, o Options) (*Document, Diagnostics) {
 			root, err = parse(d.src)
 		}
 	}
-	if d.size > MaxBytes {
+	if d.size = len(d.src); d.size > MaxBytes {
 		return d, nil // Validate says so; nothing of it is looked at
 	}
 	dec := decoder{doc: d, raw: slices.Clone(src)}

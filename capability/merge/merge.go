@@ -1,0 +1,121 @@
+// Package merge holds what the merge rules of the types have in common: which
+// labels stay when requests become one, and the shapes that most rules have.
+// The rules themselves are in the packages of the types (§9.5).
+package merge
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/kitbox-dev/kitbox/capability"
+)
+
+// Join returns a with b folded into it: a required ask wins over an optional
+// one, the first nonempty name and description stay, and From names both. The
+// config is a's.
+func Join(a, b capability.Contribution) capability.Contribution {
+	out := a
+	out.Request.Optional = a.Request.Optional && b.Request.Optional
+	if out.Request.Name == "" {
+		out.Request.Name = b.Request.Name
+	}
+	if out.Request.Description == "" {
+		out.Request.Description = b.Request.Description
+	}
+	out.Workload = a.Workload || b.Workload
+	out.From = append(slices.Clone(Parts(a)), Parts(b)...)
+	return out
+}
+
+// Parts returns the contributions that c was merged from; c itself if none.
+func Parts(c capability.Contribution) []capability.Contribution {
+	if c.From != nil {
+		return c.From
+	}
+	return []capability.Contribution{c}
+}
+
+// Kits returns the Kits of cs in order, without repeats.
+func Kits(cs ...capability.Contribution) []string {
+	var kits []string
+	for _, c := range cs {
+		for _, p := range Parts(c) {
+			if !slices.Contains(kits, p.Kit) {
+				kits = append(kits, p.Kit)
+			}
+		}
+	}
+	return kits
+}
+
+// Conflict says that cs cannot stand together on key. Clause is what follows
+// the names of the Kits, e.g. "ask for different volumes at /data".
+func Conflict(key, clause string, cs ...capability.Contribution) capability.Conflict {
+	kits := Kits(cs...)
+	return capability.Conflict{Kits: kits, Key: key, Message: strings.Join(kits, " and ") + " " + clause}
+}
+
+// SameConfig reports whether two requests state one config, whatever the order
+// of its fields.
+func SameConfig(a, b capability.Request) bool {
+	return bytes.Equal(canonical(a.Config), canonical(b.Config))
+}
+
+func canonical(v jsontext.Value) []byte {
+	c := v.Clone()
+	if c.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) != nil {
+		return v
+	}
+	return c
+}
+
+// Keyed merges contributions that meet on a key. Combine is given the first of
+// that key with all that was folded into it, and the next; it returns their
+// merger, or false and the conflict. A contribution without a key stays as it
+// is, unless an earlier one states the very same config.
+func Keyed(
+	cs []capability.Contribution,
+	key func(capability.Contribution) (string, bool),
+	combine func(a, b capability.Contribution, key string) (capability.Contribution, *capability.Conflict),
+) ([]capability.Contribution, []capability.Conflict) {
+	var out []capability.Contribution
+	var conflicts []capability.Conflict
+	keys := make([]string, 0, len(cs)) // parallel to out; keyless entries have a key no type spells
+	for _, c := range cs {
+		k, ok := key(c)
+		if !ok {
+			k = "\x00" + string(canonical(c.Request.Config))
+		}
+		i := slices.Index(keys, k)
+		switch {
+		case i < 0:
+			out, keys = append(out, c), append(keys, k)
+		case !ok:
+			out[i] = Join(out[i], c)
+		default:
+			merged, conflict := combine(out[i], c, k)
+			if conflict != nil {
+				conflicts = append(conflicts, *conflict)
+				continue
+			}
+			out[i] = merged
+		}
+	}
+	return out, conflicts
+}
+
+// One merges contributions of which only one may declare something: a
+// restatement that same approves of is folded in, anything else conflicts.
+func One(cs []capability.Contribution, what string, same func(a, b capability.Request) bool) ([]capability.Contribution, []capability.Conflict) {
+	return Keyed(cs, func(capability.Contribution) (string, bool) { return what, true },
+		func(a, b capability.Contribution, _ string) (capability.Contribution, *capability.Conflict) {
+			if same(a.Request, b.Request) {
+				return Join(a, b), nil
+			}
+			c := Conflict(what, fmt.Sprintf("both declare %s, differently", what), a, b)
+			return a, &c
+		})
+}

@@ -1,0 +1,99 @@
+package networkpolicy
+
+import (
+	"slices"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/merge"
+)
+
+// mergeAll makes one policy of all: entries unite per phase, and a host that
+// one Kit is granted outright stays so however narrowly another bounds it. The
+// result is of version 2 as soon as one contribution is.
+func mergeAll(_ capability.MergeMode, cs []capability.Contribution) ([]capability.Contribution, []capability.Conflict) {
+	if len(cs) < 2 {
+		return cs, nil
+	}
+	merged := cs[0]
+	var union Config
+	var undecoded []capability.Contribution
+	typ, n := Type, 0
+	for _, c := range cs {
+		var in capability.Inspection
+		var config Config
+		if !read(c.Request, capability.Published, &in, &config) {
+			undecoded = append(undecoded, c) // its problem is reported where it is checked
+			continue
+		}
+		if c.Request.Type == TypeV2 {
+			typ = TypeV2
+		}
+		union.Install = union.Install.and(config.Install)
+		union.Runtime = union.Runtime.and(config.Runtime)
+		if n++; n == 1 {
+			merged = c
+		} else {
+			merged = merge.Join(merged, c)
+		}
+	}
+	if n < 2 {
+		return cs, nil
+	}
+	union.Install.Allow = withoutCovered(union.Install.Allow)
+	union.Runtime.Allow = withoutCovered(union.Runtime.Allow)
+	r, err := capability.Encode(typ, union)
+	if err != nil {
+		return cs, nil
+	}
+	merged.Request.Type, merged.Request.Config = r.Type, r.Config
+	return append([]capability.Contribution{merged}, undecoded...), nil
+}
+
+func (r Rules) and(s Rules) Rules {
+	return Rules{Allow: unite(r.Allow, s.Allow), Deny: unite(r.Deny, s.Deny)}
+}
+
+// unite appends to a the entries of b that it does not hold. Entries are
+// compared field by field: a path may contain any character that could
+// otherwise separate them.
+func unite(a, b []Entry) []Entry {
+	for _, e := range b {
+		if !slices.ContainsFunc(a, e.equal) {
+			a = append(a, e)
+		}
+	}
+	return a
+}
+
+func (e Entry) equal(o Entry) bool {
+	return slices.Equal(e.Hosts, o.Hosts) && slices.Equal(e.Methods, o.Methods) && slices.Equal(e.Paths, o.Paths) &&
+		(e.Methods == nil) == (o.Methods == nil) && (e.Paths == nil) == (o.Paths == nil)
+}
+
+// withoutCovered removes from the bounded entries exactly the hosts that are
+// also granted unbounded, and entries of which nothing remains. A wildcard
+// swallows nothing but itself: what it matches is not known here.
+func withoutCovered(entries []Entry) []Entry {
+	granted := map[string]bool{}
+	for _, e := range entries {
+		if !e.Bounded() {
+			for _, h := range e.Hosts {
+				granted[h] = true
+			}
+		}
+	}
+	var out []Entry
+	for _, e := range entries {
+		if e.Bounded() {
+			e.Hosts = slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool { return granted[h] })
+			if len(e.Hosts) == 0 {
+				continue
+			}
+		}
+		// Two entries may have become the same by losing different hosts.
+		if !slices.ContainsFunc(out, e.equal) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
