@@ -70,7 +70,9 @@ type Problem struct {
 // A Claim is one thing an entry needs for itself, such as a mount path or a
 // port. Package spec compares the claims of one declaration block without
 // knowing what they mean: two entries that claim one Key in one Space collide.
-// After merging, package resolve compares them across Kits in the same way.
+// Across Kits the merge rules of the types decide, which see one package's types
+// at a time; so after merging, package resolve compares the claims of different
+// types in the spaces that several types share.
 type Claim struct {
 	Space string // e.g. "path", shared by the types whose claims can meet
 	Key   string // normalized, e.g. the cleaned path; may be empty where the space has one place
@@ -215,6 +217,10 @@ var typePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([
 
 // ValidType reports whether s has the shape of a type name.
 func ValidType(s string) bool { return typePattern.MatchString(s) }
+
+// Waits reports whether s is not judged yet in form f, because it still holds a
+// reference. In the effective form nothing waits.
+func (f Form) Waits(s string) bool { return f != Effective && HasReference(s) }
 
 // HasReference reports whether s holds a Kit placeholder of any kind, spelled
 // correctly or not. Such a value is judged only after expansion.

@@ -80,6 +80,17 @@ func (in *Inspection) Problem(path, message string) {
 	in.Problems = append(in.Problems, Problem{Path: path, Message: message})
 }
 
+// Breach adds a finding that breaks the rule with the id statement.
+func (in *Inspection) Breach(path, statement, message string) {
+	in.Problems = append(in.Problems, Problem{Path: path, Message: message, Statement: statement})
+}
+
+// Warn adds a finding about a value that is valid but will not do what its
+// author thinks.
+func (in *Inspection) Warn(path, message string) {
+	in.Problems = append(in.Problems, Problem{Path: path, Message: message, Warning: true})
+}
+
 // Claim adds a claim, unless its key still waits for an argument.
 func (in *Inspection) Claim(c Claim) {
 	if !HasReference(c.Key) {

@@ -43,7 +43,7 @@ func judgeHook(list string, i int, command *argv.Command, user string, env []str
 		}
 	}
 	for _, name := range env {
-		if !variable(name) && !(f != capability.Effective && capability.HasReference(name)) {
+		if !variable(name) && !f.Waits(name) {
 			problem("env", fmt.Sprintf("%q is not the name of a variable: list names, not values", name))
 		}
 	}
@@ -54,14 +54,14 @@ func (c *Config) judgeFile(i int, f capability.Form, in *capability.Inspection) 
 	problem := func(field, message string) {
 		in.Problem("config.files["+strconv.Itoa(i)+"]."+field, message)
 	}
-	if !(f != capability.Effective && capability.HasReference(file.Path)) {
+	if !f.Waits(file.Path) {
 		if fault := guestpath.Absolute(file.Path); fault != "" {
 			problem("path", fault)
 		} else if j := c.firstAt(file.Dest()); j < i {
 			problem("path", fmt.Sprintf("files[%d] is written to %s too", j, file.Dest()))
 		}
 	}
-	if file.Mode != "" && !(f != capability.Effective && capability.HasReference(file.Mode)) {
+	if file.Mode != "" && !f.Waits(file.Mode) {
 		if _, ok := filemode.Parse(file.Mode); !ok {
 			problem("mode", filemode.Fault)
 		}

@@ -62,11 +62,20 @@ func (f File) Overwrites() bool { return f.Overwrite == nil || *f.Overwrite }
 // Dest returns the cleaned path, by which files of several Kits collide.
 func (f File) Dest() string { return guestpath.Clean(f.Path) }
 
+// Peek decodes r without judging values and with references in it, for rules
+// that concern other entries as well. It is false if r does not have the shape.
+func Peek(r capability.Request) (Config, bool) {
+	var in capability.Inspection
+	var c Config
+	_, ok := in.Read(r, capability.Published, &c)
+	return c, ok
+}
+
 // Interactive returns the interactive tail that r states, and whether it states
 // one. An empty tail may be stated. It reads r leniently, so that a descriptor
 // with open references can be judged.
 func Interactive(r capability.Request) (argv.Tail, bool) {
-	c, ok := read(r)
+	c, ok := Peek(r)
 	return c.Interactive, ok && c.Interactive != nil
 }
 
@@ -95,14 +104,6 @@ var definition = capability.Definition{
 // Definition returns the grammar of the type. It grants nothing: hooks reach
 // only what other capabilities grant.
 func Definition() capability.Definition { return definition }
-
-// read decodes r with references in it.
-func read(r capability.Request) (Config, bool) {
-	var in capability.Inspection
-	var c Config
-	_, ok := in.Read(r, capability.Published, &c)
-	return c, ok
-}
 
 // clone returns c without slices that appending to it could write into.
 func (c Config) clone() Config {

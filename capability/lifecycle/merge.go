@@ -28,7 +28,7 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 		joinable  bool
 	)
 	for _, c := range cs {
-		config, ok := read(c.Request)
+		config, ok := Peek(c.Request)
 		if !ok {
 			out, joinable = append(out, c), false
 			continue
@@ -44,14 +44,14 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 			}
 			dest := guestpath.Clean(f.Path)
 			if first, taken := files[dest]; taken {
-				conflicts = append(conflicts, merge.Conflict(dest, "both write the file "+dest, first, c))
+				conflicts = append(conflicts, merge.Conflict(dest, "write one file, "+dest, first, c))
 				continue
 			}
 			files[dest] = c
 		}
 		if config.Interactive != nil {
 			if tail != nil {
-				conflicts = append(conflicts, merge.Conflict("interactive", "both state an interactive tail, and only one launch can be meant", *tail, c))
+				conflicts = append(conflicts, merge.Conflict("interactive", "state two interactive tails, and only one launch can be meant", *tail, c))
 			} else {
 				tail = &c
 			}

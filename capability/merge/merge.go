@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
 )
@@ -107,6 +108,45 @@ func Keyed(
 	return out, conflicts
 }
 
+// Instances is [Keyed] for types of which several entries may stand in a block.
+// In a set being published, an entry whose key is not known yet stands apart as
+// soon as there is another that it may turn out to meet.
+func Instances(
+	mode capability.MergeMode,
+	cs []capability.Contribution,
+	key func(capability.Contribution) (string, bool),
+	combine func(a, b capability.Contribution, key string) (capability.Contribution, *capability.Conflict),
+) ([]capability.Contribution, []capability.Conflict) {
+	out, conflicts := Keyed(cs, key, combine)
+	for i := range out {
+		if _, ok := key(out[i]); mode == capability.MergePublish && !ok && len(out) > 1 && capability.HasReference(string(out[i].Request.Config)) {
+			out[i].Apart = true
+		}
+	}
+	return out, conflicts
+}
+
+// Restated folds b into a, for types where meeting on a key is asking for the
+// same thing.
+func Restated(a, b capability.Contribution, _ string) (capability.Contribution, *capability.Conflict) {
+	return Join(a, b), nil
+}
+
+// With returns config, a JSON object, with the field name set to value. Other
+// fields keep their text; config is returned unchanged if it is no object.
+func With(config jsontext.Value, name string, value jsontext.Value) jsontext.Value {
+	fields := map[string]jsontext.Value{}
+	if json.Unmarshal(config, &fields) != nil {
+		return config
+	}
+	fields[name] = value
+	b, err := json.Marshal(fields, json.Deterministic(true))
+	if err != nil {
+		return config
+	}
+	return b
+}
+
 // One merges contributions of which only one may declare something: a
 // restatement that same approves of is folded in, anything else conflicts.
 func One(cs []capability.Contribution, what string, same func(a, b capability.Request) bool) ([]capability.Contribution, []capability.Conflict) {
@@ -115,7 +155,7 @@ func One(cs []capability.Contribution, what string, same func(a, b capability.Re
 			if same(a.Request, b.Request) {
 				return Join(a, b), nil
 			}
-			c := Conflict(what, fmt.Sprintf("both declare %s, differently", what), a, b)
+			c := Conflict(what, fmt.Sprintf("declare %s differently, and only one declaration can hold", what), a, b)
 			return a, &c
 		})
 }

@@ -23,57 +23,55 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 
 func judgeList(entries []Entry, list string, allow bool, f capability.Form, in *capability.Inspection) {
 	for i, e := range entries {
-		e.judge(func(field, message string) {
+		e.judge(func(field, statement, message string) {
 			at := list + "[" + strconv.Itoa(i) + "]"
 			// A host written as text has no field of its own.
 			if field != "" && !(field == "hosts" && e.bare()) {
 				at += "." + field
 			}
-			in.Problem(at, message)
+			in.Breach(at, statement, message)
 		}, allow, f)
 	}
 }
 
-func (e *Entry) judge(problem func(field, message string), allow bool, f capability.Form) {
-	waits := func(s string) bool { return f != capability.Effective && capability.HasReference(s) }
-
+func (e *Entry) judge(problem func(field, statement, message string), allow bool, f capability.Form) {
 	// An empty list is judged whatever else waits: the meaning "everything"
 	// belongs to leaving the field out, and a generated document that states
 	// nothing must not be granted everything.
 	if len(e.Hosts) == 0 {
-		problem("hosts", "at least one host is required")
+		problem("hosts", "", "at least one host is required")
 	}
 	for _, h := range e.Hosts {
-		if waits(h) {
+		if f.Waits(h) {
 			continue
 		}
 		if fault := hostFault(h); fault != "" {
-			problem("hosts", fmt.Sprintf("%q %s", h, fault))
+			problem("hosts", "", fmt.Sprintf("%q %s", h, fault))
 		} else if allow && e.Bounded() && strings.Contains(h, "*") {
-			problem("hosts", fmt.Sprintf("%q cannot be bounded: an allow entry with methods or paths names its hosts literally", h))
+			problem("hosts", "network-policy@2/bounded-allow-hosts-literal", fmt.Sprintf("%q cannot be bounded: an allow entry with methods or paths names its hosts literally", h))
 		}
 	}
 	if e.Methods != nil && len(e.Methods) == 0 {
-		problem("methods", "an empty list of methods admits nothing; leave it out, or write ANY for every method")
+		problem("methods", "", "an empty list of methods admits nothing; leave it out, or write ANY for every method")
 	}
 	for _, m := range e.Methods {
 		switch {
-		case waits(m):
+		case f.Waits(m):
 		case m == AnyMethod && len(e.Methods) > 1:
-			problem("methods", "ANY covers every method and stands alone")
+			problem("methods", "", "ANY covers every method and stands alone")
 		case !methodToken(m):
-			problem("methods", fmt.Sprintf("%q is not a method: write an upper case token such as GET, or ANY", m))
+			problem("methods", "", fmt.Sprintf("%q is not a method: write an upper case token such as GET, or ANY", m))
 		}
 	}
 	switch {
 	case e.Paths != nil && len(e.Paths) == 0:
-		problem("paths", "an empty list of paths admits nothing; leave it out for every path")
+		problem("paths", "", "an empty list of paths admits nothing; leave it out for every path")
 	case e.Paths != nil && e.Methods == nil:
-		problem("paths", "paths need methods beside them: write methods: [ANY] if every method is meant")
+		problem("paths", "", "paths need methods beside them: write methods: [ANY] if every method is meant")
 	}
 	for _, p := range e.Paths {
-		if !waits(p) && !strings.HasPrefix(p, "/") {
-			problem("paths", fmt.Sprintf("%q must begin with /", p))
+		if !f.Waits(p) && !strings.HasPrefix(p, "/") {
+			problem("paths", "", fmt.Sprintf("%q must begin with /", p))
 		}
 	}
 }

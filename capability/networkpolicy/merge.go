@@ -19,9 +19,8 @@ func mergeAll(_ capability.MergeMode, cs []capability.Contribution) ([]capabilit
 	var undecoded []capability.Contribution
 	typ, n := Type, 0
 	for _, c := range cs {
-		var in capability.Inspection
-		var config Config
-		if !read(c.Request, capability.Published, &in, &config) {
+		config, ok := Peek(c.Request)
+		if !ok {
 			undecoded = append(undecoded, c) // its problem is reported where it is checked
 			continue
 		}

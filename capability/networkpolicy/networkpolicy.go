@@ -112,6 +112,15 @@ func Decode(r capability.Request) (Config, error) {
 	return c, nil
 }
 
+// Peek decodes r without judging values and with references in it, for rules
+// that concern other entries as well. It is false if r does not have the shape.
+func Peek(r capability.Request) (Config, bool) {
+	var in capability.Inspection
+	var c Config
+	ok := read(r, capability.Published, &in, &c)
+	return c, ok
+}
+
 // Encode returns the request for c in the oldest version that can state it, or
 // the error [Decode] would give for it.
 func (c Config) Encode() (capability.Request, error) {

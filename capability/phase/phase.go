@@ -49,7 +49,7 @@ func (s Set) Fault(f capability.Form) string {
 		return "a phase is required: install, runtime, or a list of both"
 	}
 	for i, p := range s {
-		if p != Install && p != Runtime && !(f != capability.Effective && capability.HasReference(string(p))) {
+		if p != Install && p != Runtime && !f.Waits(string(p)) {
 			return fmt.Sprintf("%q is not a phase: write install, runtime, or a list of both", string(p))
 		}
 		if s[:i].Has(p) {

@@ -22,13 +22,13 @@ func Decode(typ string, r capability.Request) error {
 	if r.Type != typ {
 		in.Problem("type", "is not "+typ)
 	}
-	inspect(r, &in)
+	inspect(r, "", &in)
 	return in.Err(r.Type)
 }
 
-func inspect(r capability.Request, in *capability.Inspection) bool {
+func inspect(r capability.Request, statement string, in *capability.Inspection) bool {
 	if r.Config != nil {
-		in.Problem("config", fault)
+		in.Breach("config", statement, fault)
 		return false
 	}
 	return true
@@ -36,14 +36,15 @@ func inspect(r capability.Request, in *capability.Inspection) bool {
 
 // Definition returns the grammar of the config-less singleton typ. A request
 // adds one line to list, or none if list is empty; any number of requests
-// merge into one.
-func Definition(typ, list string) capability.Definition {
+// merge into one. Statement is the id of the rule that forbids a config, if it
+// has one.
+func Definition(typ, list, statement string) capability.Definition {
 	return capability.Definition{
 		Types:   []string{typ},
 		Arity:   capability.Singleton,
 		Service: list == capability.ListServices,
 		Inspect: func(r capability.Request, _ capability.Form, in *capability.Inspection) {
-			if inspect(r, in) && list != "" {
+			if inspect(r, statement, in) && list != "" {
 				in.Line(list, typ)
 			}
 		},

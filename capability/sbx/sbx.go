@@ -20,7 +20,7 @@ func Decode(r capability.Request) (Config, error) { return Config{}, presence.De
 // Encode returns the request, which cannot fail.
 func (Config) Encode() (capability.Request, error) { return capability.Request{Type: Type}, nil }
 
-var definition = presence.Definition(Type, "")
+var definition = presence.Definition(Type, "", "")
 
 // Definition returns the grammar of the type. It grants nothing: it changes how
 // the host runs the workload, not what the workload may reach.

@@ -104,15 +104,15 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 		in.Line(capability.ListStoragePaths, dir)
 	}(len(in.Problems))
 
-	if waits := f != capability.Effective && capability.HasReference(c.Path); !waits {
+	if !f.Waits(c.Path) {
 		if fault := guestpath.Absolute(c.Path); fault != "" {
 			in.Problem("config.path", fault)
 		}
 	}
-	if c.Size != "" && !bytesize.Valid(c.Size) && !(f != capability.Effective && capability.HasReference(c.Size)) {
+	if c.Size != "" && !bytesize.Valid(c.Size) && !f.Waits(c.Size) {
 		in.Problem("config.size", fmt.Sprintf("%q is not a size such as 512m, 2g or 1gib", c.Size))
 	}
-	if c.Mode != "" && !(f != capability.Effective && capability.HasReference(c.Mode)) {
+	if c.Mode != "" && !f.Waits(c.Mode) {
 		if _, ok := filemode.Parse(c.Mode); !ok {
 			in.Problem("config.mode", filemode.Fault)
 		}
