@@ -152,23 +152,40 @@ func Nulls(config jsontext.Value, nullable ...string) []string {
 		return nil // nearly always; the scan below costs as much as decoding
 	}
 	var places []string
-	dec := jsontext.NewDecoder(bytes.NewReader(config), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	Scalars(config, "config", func(t jsontext.Token, at func() string) {
+		if t.Kind() != 'n' {
+			return
+		}
+		place := at()
+		if place == "config" || allowed(place, nullable) || len(places) > 0 && places[len(places)-1] == place {
+			return
+		}
+		places = append(places, place)
+	})
+	return places
+}
+
+// Scalars calls visit for every text, number, boolean and null in v, in order.
+// At returns the place of the value as a path below root ("root.a.b"), or of the
+// list if the value is an element of one; it is valid only during the call. The
+// walk ends where v is not well formed.
+func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func() string)) {
+	dec := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	at := func() string { return root + dotted(dec) }
 	for {
 		t, err := dec.ReadToken()
 		if err != nil {
-			return places
+			return
 		}
-		if t.Kind() != 'n' {
+		switch t.Kind() {
+		case '{', '}', '[', ']':
 			continue
+		case '"':
+			if kind, n := dec.StackIndex(dec.StackDepth()); kind == '{' && n%2 == 1 {
+				continue // a field name
+			}
 		}
-		if kind, _ := dec.StackIndex(dec.StackDepth()); kind != '{' && kind != '[' {
-			continue
-		}
-		place := dotted(dec)
-		if allowed(place, nullable) || len(places) > 0 && places[len(places)-1] == place {
-			continue
-		}
-		places = append(places, place)
+		visit(t, at)
 	}
 }
 
@@ -181,11 +198,10 @@ func allowed(place string, nullable []string) bool {
 	return false
 }
 
-// dotted returns the path of the value that dec has just read; of the list, if
-// the value is an element.
+// dotted returns the path below the root of the value that dec has just read;
+// of the list, if the value is an element.
 func dotted(dec *jsontext.Decoder) string {
 	var b strings.Builder
-	b.WriteString("config")
 	depth := dec.StackDepth()
 	names := strings.Split(string(dec.StackPointer()), "/")
 	for i := 1; i <= depth && i < len(names); i++ {
@@ -213,7 +229,7 @@ func skipReference(dec *jsontext.Decoder, open *Open) error {
 	if !HasReference(string(v)) {
 		return errors.New("is text where a number or a boolean belongs")
 	}
-	*open = append(*open, dotted(dec))
+	*open = append(*open, "config"+dotted(dec))
 	return nil
 }
 

@@ -57,16 +57,16 @@ func extractBlock(src, rest []byte, line int) (Block, bool) {
 	if len(b.Descriptor) == 0 {
 		return Block{}, false
 	}
-	b.Recipe = recipeOf(src)
+	b.Recipe = RecipeOf(src)
 	return b, true
 }
 
-// recipeOf returns the Dockerfile for the builder. A second `# syntax=` line
+// RecipeOf returns the Dockerfile for the builder. A second `# syntax=` line
 // before the first instruction is the recipe's own frontend, and the recipe
 // begins there. Otherwise the leading directive, which names the Kit frontend,
 // is turned into a plain comment of the same length, so that the builder does
 // not call that frontend again and line numbers stay.
-func recipeOf(src []byte) []byte {
+func RecipeOf(src []byte) []byte {
 	first := -1
 	for at := 0; at < len(src); {
 		l, rest := cutLine(src[at:])

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -42,6 +43,38 @@ type cross struct {
 type located struct {
 	at place
 	r  *capability.Request
+}
+
+// A Finding is about one of several requests that were judged together. Path is
+// relative to the request.
+type Finding struct {
+	Index     int
+	Path      string
+	Message   string
+	Statement string
+}
+
+// Together judges the rules between entries of different types in a list of
+// merged requests: whether two spellings of one command agree, and, if selected
+// says that the list is final, whether credentials are injected only where the
+// network policy lets traffic go (§7.1.1).
+func Together(rs []capability.Request, selected bool) []Finding {
+	v := &validator{d: &Document{}, form: capability.Effective}
+	c := cross{v: v}
+	for i := range rs {
+		c.note(place{i, -1}, &rs[i])
+	}
+	c.sessionVerbs()
+	if selected {
+		c.injection()
+	}
+	out := make([]Finding, len(v.diags))
+	for i, dg := range v.diags {
+		head, rest, _ := strings.Cut(dg.Path, ".")
+		n, _ := strconv.Atoi(strings.Trim(head, "capabilities[]"))
+		out[i] = Finding{n, rest, dg.Message, dg.Statement}
+	}
+	return out
 }
 
 func (c *cross) note(at place, r *capability.Request) {

@@ -163,7 +163,8 @@ func RoundTrip[C interface {
 				d.Merge(mode, []capability.Contribution{{Kit: "a", Request: r}, {Kit: "b", Request: r}})
 			}
 			c, err := decode(r)
-			if wrong := len(d.Check(r, capability.Effective)) > 0; wrong != (err != nil) {
+			in := capability.Inspection{Problems: d.Check(r, capability.Effective)}
+			if wrong := in.Err(typ) != nil; wrong != (err != nil) {
 				t.Fatalf("%s %s: Decode says %v, Check says otherwise", typ, config, err)
 			}
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/argv"
+	"github.com/kitbox-dev/kitbox/capability/envname"
 	"github.com/kitbox-dev/kitbox/capability/filemode"
 	"github.com/kitbox-dev/kitbox/capability/guestpath"
 )
@@ -43,7 +44,7 @@ func judgeHook(list string, i int, command *argv.Command, user string, env []str
 		}
 	}
 	for _, name := range env {
-		if !variable(name) && !f.Waits(name) {
+		if !envname.Valid(name) && !f.Waits(name) {
 			problem("env", fmt.Sprintf("%q is not the name of a variable: list names, not values", name))
 		}
 	}
@@ -76,17 +77,4 @@ func (c *Config) firstAt(dest string) int {
 		}
 	}
 	return len(c.Files)
-}
-
-// variable reports whether s can name an environment variable.
-func variable(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '_', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
-		case c >= '0' && c <= '9' && i > 0:
-		default:
-			return false
-		}
-	}
-	return s != ""
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 )
 
 func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Inspection) {
@@ -45,7 +46,7 @@ func (e *Entry) judge(problem func(field, statement, message string), allow bool
 		if f.Waits(h) {
 			continue
 		}
-		if fault := hostFault(h); fault != "" {
+		if fault := hostpattern.Fault(h); fault != "" {
 			problem("hosts", "", fmt.Sprintf("%q %s", h, fault))
 		} else if allow && e.Bounded() && strings.Contains(h, "*") {
 			problem("hosts", "network-policy@2/bounded-allow-hosts-literal", fmt.Sprintf("%q cannot be bounded: an allow entry with methods or paths names its hosts literally", h))
@@ -74,21 +75,6 @@ func (e *Entry) judge(problem func(field, statement, message string), allow bool
 			problem("paths", "", fmt.Sprintf("%q must begin with /", p))
 		}
 	}
-}
-
-// hostFault says why h can match no host, or returns "". Which names a pattern
-// matches is the boundary's business; only what no boundary could match is
-// refused here.
-func hostFault(h string) string {
-	switch {
-	case strings.TrimSpace(h) == "":
-		return "is not a host"
-	case strings.Contains(h, "://"):
-		return "is a URL: write the host, or host:port"
-	case strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		return "is not a host: it holds blanks or control characters"
-	}
-	return ""
 }
 
 // methodToken reports whether m is an HTTP method token without lower case

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/capability/phase"
 )
 
@@ -73,27 +74,10 @@ func AllowedHosts(c Config, p phase.Phase) []string {
 // other pattern only its own spelling: what a wildcard matches is for the
 // boundary to say. Ports count on neither side.
 func Covers(allowed []string, domain string) bool {
-	domain = withoutPort(domain)
+	domain = hostpattern.WithoutPort(domain)
 	return slices.ContainsFunc(allowed, func(h string) bool {
-		return h == "*" || h == "**" || strings.EqualFold(withoutPort(h), domain)
+		return h == "*" || h == "**" || strings.EqualFold(hostpattern.WithoutPort(h), domain)
 	})
-}
-
-// withoutPort removes a port from host. An IPv6 address without brackets has
-// several colons and no port.
-func withoutPort(host string) string {
-	name, port, ok := strings.Cut(host, ":")
-	if strings.HasPrefix(host, "[") {
-		i := strings.LastIndexByte(host, ']')
-		if i < 0 {
-			return host
-		}
-		name, port, ok = host[:i+1], strings.TrimPrefix(host[i+1:], ":"), strings.HasPrefix(host[i+1:], ":")
-	}
-	if ok && port != "" && strings.Trim(port, "0123456789") == "" {
-		return name
-	}
-	return host
 }
 
 // Decode returns the config of r, of either version, if it is valid. The error

@@ -133,6 +133,13 @@ func Create(d spec.Descriptor, values map[string]string) (spec.Descriptor, error
 	return expandArgs(d, values, PhaseCreate)
 }
 
+// ReExport is [Create] for a Kit that a set lists (§9.5): a value may be one
+// whole reference to an argument of the set, which then stands in the place of
+// the Kit's own and stays text.
+func ReExport(d spec.Descriptor, values map[string]string) (spec.Descriptor, error) {
+	return expandWith(d, expander{phase: PhaseCreate, args: d.Args, values: values, scope: spec.ScopeArgs, typed: true, reexport: true})
+}
+
 // Env returns d with the environment references in the string values of its
 // capability configs expanded from env, the final container environment
 // (§6.1). Values stay strings. Display fields are left alone.
@@ -159,7 +166,10 @@ func EnvValue(s string, env map[string]string) (string, error) {
 }
 
 func expandArgs(d spec.Descriptor, values map[string]string, phase Phase) (spec.Descriptor, error) {
-	e := expander{phase: phase, args: d.Args, values: values, scope: spec.ScopeArgs, typed: true}
+	return expandWith(d, expander{phase: phase, args: d.Args, values: values, scope: spec.ScopeArgs, typed: true})
+}
+
+func expandWith(d spec.Descriptor, e expander) (spec.Descriptor, error) {
 	d.DisplayName = e.text("displayName", d.DisplayName)
 	d.Author = e.text("author", d.Author)
 	d.Description = e.text("description", d.Description)
@@ -169,7 +179,7 @@ func expandArgs(d spec.Descriptor, values map[string]string, phase Phase) (spec.
 	d.Licenses = e.texts("licenses", d.Licenses)
 	d.Provides = e.texts("provides", d.Provides)
 	d.Capabilities = e.items(d.Capabilities)
-	if phase == PhaseBuild {
+	if e.phase == PhaseBuild {
 		d.Kits = e.kits(d.Kits)
 	}
 	return d, errors.Join(e.errs...)
@@ -177,13 +187,14 @@ func expandArgs(d spec.Descriptor, values map[string]string, phase Phase) (spec.
 
 // An expander collects what goes wrong on the way.
 type expander struct {
-	scope  spec.Scope
-	phase  Phase
-	args   map[string]spec.Arg
-	values map[string]string
-	env    map[string]string
-	typed  bool // a whole reference adopts the type its value spells
-	errs   []error
+	scope    spec.Scope
+	phase    Phase
+	args     map[string]spec.Arg
+	values   map[string]string
+	env      map[string]string
+	typed    bool // a whole reference adopts the type its value spells
+	reexport bool // a value may itself be one whole reference
+	errs     []error
 }
 
 func (e *expander) fail(path, name string, err error) {
@@ -215,6 +226,11 @@ func (e *expander) lookup(path string, r spec.Reference) (v string, expand bool)
 	if !ok {
 		e.fail(path, name, missing)
 		return "", false
+	}
+	if e.reexport {
+		if _, whole := spec.WholeReference(v); whole {
+			return v, true
+		}
 	}
 	if err := inserted(v); err != nil {
 		e.fail(path, name, err)
@@ -252,6 +268,9 @@ func (e *expander) value(path, s string) (out string, whole bool) {
 			kept = append(kept, b.Len())
 			b.WriteString(s[r.Start:r.End])
 			continue
+		}
+		if e.reexport {
+			kept = append(kept, b.Len()) // the value may be a reference
 		}
 		b.WriteString(v)
 		replaced++

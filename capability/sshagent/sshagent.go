@@ -1,0 +1,217 @@
+// Package sshagent is the grammar of the ssh-agent capability: the use of the
+// user's SSH keys without having them. Telling what a signature is for, and
+// refusing what was not asked for here, is in internal/boundary/sshagent.
+package sshagent
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/merge"
+	"github.com/kitbox-dev/kitbox/capability/phase"
+)
+
+// Type is the wire name.
+const Type = capability.Namespace + "/ssh-agent@1"
+
+// A Config is what an agent may sign. Its zero value is invalid: Phase is
+// required.
+type Config struct {
+	Phase phase.Set `json:"phase,omitzero"`
+
+	// Unrestricted lets the agent sign any request. Nil means true; then there
+	// are no lists. False needs at least one.
+	Unrestricted *bool    `json:"unrestricted,omitzero"`
+	Sign         []string `json:"sign,omitzero"`         // namespaces of namespaced signatures, such as git
+	Authenticate []string `json:"authenticate,omitzero"` // servers to log in to, as [user@]host
+}
+
+// Bounded reports whether only what the lists name is signed.
+func (c Config) Bounded() bool { return c.Unrestricted != nil && !*c.Unrestricted }
+
+// Destination splits an element of Authenticate. User is empty if any will do.
+func Destination(s string) (user, host string) {
+	if user, host, ok := strings.Cut(s, "@"); ok {
+		return user, host
+	}
+	return "", s
+}
+
+// Decode returns the config of r if it is valid. The error is a
+// [capability.InvalidError].
+func Decode(r capability.Request) (Config, error) {
+	return capability.DecodeValid(Type, r, (*Config).judge)
+}
+
+// Encode returns the request for c, or the error [Decode] would give for it.
+func (c Config) Encode() (capability.Request, error) {
+	return capability.EncodeValid(Type, c, (*Config).judge)
+}
+
+//go:embed schema.json
+var schema []byte
+
+var definition = capability.Definition{
+	Types:   []string{Type},
+	Arity:   capability.Instance,
+	Inspect: capability.Inspecting((*Config).judge),
+	Merge:   mergeAll,
+	Schema:  func(string) []byte { return schema },
+}
+
+// Definition returns the grammar of the type.
+func Definition() capability.Definition { return definition }
+
+func (c *Config) judge(f capability.Form, open capability.Open, in *capability.Inspection) {
+	phaseFault := c.Phase.Fault(f)
+	if phaseFault != "" {
+		in.Problem("config.phase", phaseFault)
+	}
+	lists := c.Sign != nil || c.Authenticate != nil
+	switch {
+	case open.Has("config.unrestricted"):
+	case !c.Bounded() && lists:
+		in.Problem("config.unrestricted", "an unrestricted agent signs everything: state unrestricted: false beside sign or authenticate")
+	case c.Bounded() && !lists:
+		in.Problem("config", "unrestricted: false signs nothing without sign or authenticate")
+	}
+	judgeList(c.Sign, "config.sign", namespaceFault, f, in)
+	judgeList(c.Authenticate, "config.authenticate", destinationFault, f, in)
+
+	if phaseFault != "" {
+		return
+	}
+	for _, p := range c.Phase {
+		in.Claim(capability.Claim{Space: "ssh-agent", Key: string(p), At: "config.phase", What: "ssh-agent phase"})
+		if p != phase.Runtime {
+			c.project(capability.ListSSHAgentInstall, open, in)
+		}
+		// A phase that is still open may turn out to be either.
+		if p != phase.Install {
+			c.project(capability.ListSSHAgentRuntime, open, in)
+		}
+	}
+}
+
+// judgeList adds at most one problem per kind of fault: the whole list is
+// reported, as there is nothing to say about an element that it does not show.
+func judgeList(list []string, at string, fault func(string) string, f capability.Form, in *capability.Inspection) {
+	if list != nil && len(list) == 0 {
+		in.Problem(at, "an empty list signs nothing; leave it out")
+	}
+	for i, v := range list {
+		if slices.Contains(list[:i], v) {
+			in.Problem(at, fmt.Sprintf("%q is listed twice", v))
+		} else if !f.Waits(v) {
+			if fault := fault(v); fault != "" {
+				in.Problem(at, fmt.Sprintf("%q %s", v, fault))
+			}
+		}
+	}
+}
+
+func (c *Config) project(list string, open capability.Open, in *capability.Inspection) {
+	if !c.Bounded() && !open.Has("config.unrestricted") {
+		in.Line(list, "unrestricted")
+		return
+	}
+	if open.Has("config.unrestricted") {
+		in.Line(list, "unrestricted") // it may turn out to be
+	}
+	for _, n := range c.Sign {
+		in.Line(list, "sign "+n)
+	}
+	for _, d := range c.Authenticate {
+		in.Line(list, "authenticate "+d)
+	}
+}
+
+func namespaceFault(s string) string {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "is not a signature namespace: write printable ASCII without spaces"
+	}
+	return ""
+}
+
+// destinationFault says why s is not [user@]host with a literal lower case DNS
+// name, or returns "". A host key proves a name, so nothing that stands for
+// several names can be checked.
+func destinationFault(s string) string {
+	const fault = "is not a server: write a lower case DNS name without wildcard, port or address, possibly after user@"
+	user, host := Destination(s)
+	if strings.Contains(s, "@") && (user == "" || strings.ContainsFunc(user, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		return fault
+	}
+	if len(host) > 253 {
+		return fault
+	}
+	last := ""
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+			return fault
+		}
+		last = label
+	}
+	// No top level name is numeric, and every IPv4 address ends in a number.
+	if strings.Trim(last, "0123456789") == "" {
+		return fault
+	}
+	return ""
+}
+
+// mergeAll gives each phase one agent: unrestricted if any ask is, and else
+// bounded by the sorted union of the lists. In a set being published, an entry
+// that still holds a reference stands apart until it is known.
+func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capability.Contribution, []capability.Conflict) {
+	var split []capability.Contribution
+	for _, c := range cs {
+		config, err := Decode(c.Request)
+		if err != nil || mode == capability.MergePublish && capability.HasReference(string(c.Request.Config)) {
+			split = append(split, c)
+			continue
+		}
+		for _, p := range config.Phase {
+			part := c
+			part.Request.Config = config.in(p)
+			split = append(split, part)
+		}
+	}
+	return merge.Instances(mode, split, func(c capability.Contribution) (string, bool) {
+		config, err := Decode(c.Request)
+		if err != nil || capability.HasReference(string(c.Request.Config)) {
+			return "", false
+		}
+		return string(config.Phase[0]), true
+	}, func(a, b capability.Contribution, p string) (capability.Contribution, *capability.Conflict) {
+		x, _ := Decode(a.Request)
+		y, _ := Decode(b.Request)
+		out := merge.Join(a, b)
+		if x.Bounded() && y.Bounded() {
+			x.Sign = append(slices.Clone(x.Sign), y.Sign...)
+			x.Authenticate = append(slices.Clone(x.Authenticate), y.Authenticate...)
+		} else {
+			x.Unrestricted, x.Sign, x.Authenticate = nil, nil, nil
+		}
+		out.Request.Config = x.in(phase.Phase(p))
+		return out, nil
+	})
+}
+
+// in returns c for phase p alone, with sorted lists, as a config.
+func (c Config) in(p phase.Phase) []byte {
+	c.Phase = phase.Set{p}
+	c.Sign, c.Authenticate = sorted(c.Sign), sorted(c.Authenticate)
+	r, _ := capability.Encode(Type, c) // text and booleans always encode
+	return r.Config
+}
+
+func sorted(list []string) []string {
+	if list == nil {
+		return nil
+	}
+	return slices.Compact(slices.Sorted(slices.Values(list)))
+}
