@@ -224,4 +224,7 @@ func (f Form) Waits(s string) bool { return f != Effective && HasReference(s) }
 
 // HasReference reports whether s holds a Kit placeholder of any kind, spelled
 // correctly or not. Such a value is judged only after expansion.
-func HasReference(s string) bool { return strings.Contains(s, "${{") }
+func HasReference(s string) bool { return strings.Contains(s, opening) }
+
+// opening is how every placeholder begins.
+const opening = "${{"

@@ -53,7 +53,7 @@ func (in *Inspection) Read(r Request, f Form, dst any, nullable ...string) (Open
 		}
 		return nil, false
 	}
-	if f == Effective || !HasReference(string(config)) {
+	if f == Effective || !bytes.Contains(config, []byte(opening)) {
 		if err := json.Unmarshal(config, dst, strict); err != nil {
 			in.Problems = append(in.Problems, Problem{Path: "config", Message: explain(err), Decode: true})
 			return nil, false
@@ -146,21 +146,26 @@ func (e *InvalidError) Is(target error) bool { return target == kiterr.ErrRefuse
 // Nulls returns the places below config at which null stands, as paths
 // ("config.a.b"); a null among the elements of a list is reported at the list.
 // Nullable names the fields below which null is a value. Text that is not JSON
-// has none.
+// has none. At most a hundred are returned: more help nobody, and the paths of
+// a hostile config could take more room than there is.
 func Nulls(config jsontext.Value, nullable ...string) []string {
 	if !bytes.Contains(config, []byte("null")) {
 		return nil // nearly always; the scan below costs as much as decoding
 	}
 	var places []string
-	Scalars(config, "config", func(t jsontext.Token, at func() string) {
+	scanned := 0
+	Scalars(config, "config", func(t jsontext.Token, at func() string) bool {
 		if t.Kind() != 'n' {
-			return
+			return true
 		}
 		place := at()
-		if place == "config" || allowed(place, nullable) || len(places) > 0 && places[len(places)-1] == place {
-			return
+		if place != "config" && !allowed(place, nullable) && (len(places) == 0 || places[len(places)-1] != place) {
+			places = append(places, place)
 		}
-		places = append(places, place)
+		if scanned += len(place); scanned > 1<<24 {
+			places = append(places, "config") // refused unseen, rather than trusted unseen
+		}
+		return len(places) < 100 && scanned <= 1<<24
 	})
 	return places
 }
@@ -168,8 +173,8 @@ func Nulls(config jsontext.Value, nullable ...string) []string {
 // Scalars calls visit for every text, number, boolean and null in v, in order.
 // At returns the place of the value as a path below root ("root.a.b"), or of the
 // list if the value is an element of one; it is valid only during the call. The
-// walk ends where v is not well formed.
-func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func() string)) {
+// walk ends where visit returns false or v is not well formed.
+func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func() string) bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	at := func() string { return root + dotted(dec) }
 	for {
@@ -185,7 +190,9 @@ func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func
 				continue // a field name
 			}
 		}
-		visit(t, at)
+		if !visit(t, at) {
+			return
+		}
 	}
 }
 
@@ -226,7 +233,7 @@ func skipReference(dec *jsontext.Decoder, open *Open) error {
 	if err != nil {
 		return err
 	}
-	if !HasReference(string(v)) {
+	if !bytes.Contains(v, []byte(opening)) {
 		return errors.New("is text where a number or a boolean belongs")
 	}
 	*open = append(*open, "config"+dotted(dec))

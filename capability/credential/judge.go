@@ -108,7 +108,8 @@ func (c *CredentialFile) judge(f capability.Form, in *capability.Inspection) {
 		in.Problem(at+".structure", "must be a map")
 		return
 	}
-	capability.Scalars(jsontext.Value(c.Structure), at+".structure", func(t jsontext.Token, place func() string) {
+	first := len(in.Problems)
+	capability.Scalars(jsontext.Value(c.Structure), at+".structure", func(t jsontext.Token, place func() string) bool {
 		switch t.Kind() {
 		case 'n':
 			if c.Encoding() == TOML {
@@ -119,6 +120,7 @@ func (c *CredentialFile) judge(f capability.Form, in *capability.Inspection) {
 				in.Problem(place(), fmt.Sprintf("%s is not a placeholder: there are {{.AccessToken}}, {{.RefreshToken}}, {{.ExpiresAt}}, {{.Scopes}} and {{.PrimaryApiKey}}", unknown))
 			}
 		}
+		return len(in.Problems) < first+100 // more help nobody
 	})
 }
 

@@ -22,8 +22,12 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 	for i := range c.Startup {
 		judgeHook("config.startup[", i, &c.Startup[i].Command, c.Startup[i].User, c.Startup[i].Env, f, in)
 	}
+	var taken map[string]int // by cleaned path
+	if len(c.Files) > 1 {
+		taken = make(map[string]int, len(c.Files))
+	}
 	for i := range c.Files {
-		c.judgeFile(i, f, in)
+		c.Files[i].judge(i, taken, f, in)
 	}
 	if fault := c.Interactive.Fault(); fault != "" {
 		in.Problem("config.interactive", fault)
@@ -50,16 +54,17 @@ func judgeHook(list string, i int, command *argv.Command, user string, env []str
 	}
 }
 
-func (c *Config) judgeFile(i int, f capability.Form, in *capability.Inspection) {
-	file := &c.Files[i]
+func (file *File) judge(i int, taken map[string]int, f capability.Form, in *capability.Inspection) {
 	problem := func(field, message string) {
 		in.Problem("config.files["+strconv.Itoa(i)+"]."+field, message)
 	}
 	if !f.Waits(file.Path) {
 		if fault := guestpath.Absolute(file.Path); fault != "" {
 			problem("path", fault)
-		} else if j := c.firstAt(file.Dest()); j < i {
-			problem("path", fmt.Sprintf("files[%d] is written to %s too", j, file.Dest()))
+		} else if first, again := taken[file.Dest()]; again {
+			problem("path", fmt.Sprintf("files[%d] is written to %s too", first, file.Dest()))
+		} else if taken != nil {
+			taken[file.Dest()] = i
 		}
 	}
 	if file.Mode != "" && !f.Waits(file.Mode) {
@@ -67,14 +72,4 @@ func (c *Config) judgeFile(i int, f capability.Form, in *capability.Inspection) 
 			problem("mode", filemode.Fault)
 		}
 	}
-}
-
-// firstAt returns the index of the first file that goes to dest.
-func (c *Config) firstAt(dest string) int {
-	for j := range c.Files {
-		if c.Files[j].Dest() == dest {
-			return j
-		}
-	}
-	return len(c.Files)
 }

@@ -84,16 +84,17 @@ func Keyed(
 ) ([]capability.Contribution, []capability.Conflict) {
 	var out []capability.Contribution
 	var conflicts []capability.Conflict
-	keys := make([]string, 0, len(cs)) // parallel to out; keyless entries have a key no type spells
+	place := make(map[string]int, len(cs)) // of a key in out
 	for _, c := range cs {
 		k, ok := key(c)
 		if !ok {
-			k = "\x00" + string(canonical(c.Request.Config))
+			k = "\x00" + string(canonical(c.Request.Config)) // which no type spells as a key
 		}
-		i := slices.Index(keys, k)
+		i, seen := place[k]
 		switch {
-		case i < 0:
-			out, keys = append(out, c), append(keys, k)
+		case !seen:
+			place[k] = len(out)
+			out = append(out, c)
 		case !ok:
 			out[i] = Join(out[i], c)
 		default:

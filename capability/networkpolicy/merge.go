@@ -1,6 +1,7 @@
 package networkpolicy
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kitbox-dev/kitbox/capability"
@@ -52,21 +53,34 @@ func (r Rules) and(s Rules) Rules {
 	return Rules{Allow: unite(r.Allow, s.Allow), Deny: unite(r.Deny, s.Deny)}
 }
 
-// unite appends to a the entries of b that it does not hold. Entries are
-// compared field by field: a path may contain any character that could
-// otherwise separate them.
+// unite returns the entries of a, and of b those that are new, each once.
 func unite(a, b []Entry) []Entry {
-	for _, e := range b {
-		if !slices.ContainsFunc(a, e.equal) {
-			a = append(a, e)
-		}
+	if len(b) == 0 {
+		return a
 	}
-	return a
+	return distinct(append(slices.Clip(a), b...))
 }
 
-func (e Entry) equal(o Entry) bool {
-	return slices.Equal(e.Hosts, o.Hosts) && slices.Equal(e.Methods, o.Methods) && slices.Equal(e.Paths, o.Paths) &&
-		(e.Methods == nil) == (o.Methods == nil) && (e.Paths == nil) == (o.Paths == nil)
+// distinct returns entries without repetitions.
+func distinct(entries []Entry) []Entry {
+	seen := make(map[string]bool, len(entries))
+	var out []Entry
+	for _, e := range entries {
+		if id := e.id(); !seen[id] {
+			seen[id] = true
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// id spells e so that no two entries are spelled alike. Every text is quoted,
+// because a path may hold any character that could otherwise separate it.
+func (e Entry) id() string {
+	if e.bare() {
+		return "=" + e.Hosts[0]
+	}
+	return fmt.Sprintf("%q %q %t %q %t", e.Hosts, e.Methods, e.Methods == nil, e.Paths, e.Paths == nil)
 }
 
 // withoutCovered removes from the bounded entries exactly the hosts that are
@@ -89,10 +103,7 @@ func withoutCovered(entries []Entry) []Entry {
 				continue
 			}
 		}
-		// Two entries may have become the same by losing different hosts.
-		if !slices.ContainsFunc(out, e.equal) {
-			out = append(out, e)
-		}
+		out = append(out, e)
 	}
-	return out
+	return distinct(out) // two may have become the same by losing different hosts
 }

@@ -96,16 +96,25 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 	}
 }
 
-// judgeList adds at most one problem per kind of fault: the whole list is
-// reported, as there is nothing to say about an element that it does not show.
+// judgeList reports faults at the list, in the order of its elements, up to the
+// first that is repeated.
 func judgeList(list []string, at string, fault func(string) string, f capability.Form, in *capability.Inspection) {
 	if list != nil && len(list) == 0 {
 		in.Problem(at, "an empty list signs nothing; leave it out")
 	}
-	for i, v := range list {
-		if slices.Contains(list[:i], v) {
+	var seen map[string]bool
+	if len(list) > 1 {
+		seen = make(map[string]bool, len(list))
+	}
+	for _, v := range list {
+		if seen[v] {
 			in.Problem(at, fmt.Sprintf("%q is listed twice", v))
-		} else if !f.Waits(v) {
+			return
+		}
+		if seen != nil {
+			seen[v] = true
+		}
+		if !f.Waits(v) {
 			if fault := fault(v); fault != "" {
 				in.Problem(at, fmt.Sprintf("%q %s", v, fault))
 			}
