@@ -2,6 +2,8 @@ package spec
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -42,11 +44,15 @@ func (v *validator) crossReady() bool {
 
 func (v *validator) group(i int, it *Item) {
 	p := index("capabilities", i)
-	if it.Type != "" || v.stated(p+".type") {
+	var source *node // of the item; nil if there is none
+	if i < len(v.d.items) {
+		source = v.d.items[i]
+	}
+	if it.Type != "" || source.child("type") != nil {
 		v.fail(p, groupStatement, "is an entry and a group at once")
 	} else {
 		for _, key := range []string{"name", "optional", "description", "config", "source"} {
-			if v.stated(p + "." + key) {
+			if source.child(key) != nil {
 				v.fail(p+"."+key, groupStatement, "belongs inside the group")
 			}
 		}
@@ -60,20 +66,24 @@ func (v *validator) group(i int, it *Item) {
 		v.fail(p+".capabilities", groupStatement, "a group has at least one entry")
 		return
 	}
+	member := source.child("group").child("capabilities").firstChild()
 	b := block{v: v, cross: cross{v: v}}
 	for j := range it.Group.Capabilities {
 		r := &it.Group.Capabilities[j]
 		at := place{i, j}
-		if m := at.path(); v.stated(m + ".group") {
-			v.fail(m+".group", groupStatement, "groups do not nest")
-			if r.Type == "" {
-				continue
-			}
+		nested := member.child("group") != nil
+		if nested {
+			v.fail(at.path()+".group", groupStatement, "groups do not nest")
 		}
-		if r.Optional || v.stated(at.path()+".optional") {
+		if r.Optional || member.child("optional") != nil {
 			v.fail(at.path()+".optional", groupStatement, "a member is not optional by itself; state it on the group")
 		}
-		b.entry(at, r)
+		if !nested || r.Type != "" {
+			b.entry(at, r)
+		}
+		if member != nil {
+			member = member.next
+		}
 	}
 	b.finish(false)
 }
@@ -108,7 +118,8 @@ type singleton struct {
 
 func (b *block) entry(at place, r *capability.Request) {
 	v := b.v
-	if !capability.ValidType(r.Type) {
+	def, known := v.d.find(r.Type)
+	if !known && !capability.ValidType(r.Type) {
 		if r.Type == "" {
 			v.fail(at.path()+".type", "", "is required")
 		} else {
@@ -122,15 +133,13 @@ func (b *block) entry(at place, r *capability.Request) {
 	if r.Source != nil && r.Source.Path == "" {
 		v.fail(at.path()+".source.path", "SPEC-v3 §7.1.1/provenance", "is required")
 	}
-	def, known := v.d.find(r.Type)
+	// One Inspection serves all entries, so that its slices grow once.
+	problems, claims := len(v.in.Problems), len(v.in.Claims)
+	InspectLines(*r, def, known, v.form, &v.in)
 	if !known {
-		b.compare(at, r, len(v.in.Claims))
+		b.compare(at, r, claims)
 		return
 	}
-	// One Inspection serves all entries, so that its slices grow once.
-	problems, claims, lines := len(v.in.Problems), len(v.in.Claims), len(v.in.Lines)
-	def.Inspect(*r, v.form, &v.in)
-	v.in.Lines = v.in.Lines[:lines]
 	if clean {
 		for _, p := range v.in.Problems[problems:] {
 			b.problem(at, p)
@@ -257,6 +266,35 @@ func configKey(config jsontext.Value) string {
 	}
 	return string(CanonicalConfig(config))
 }
+
+// InspectLines adds to in what def says about r, with surface lines that leave
+// nothing out: an entry of a type that nobody knows, or whose config cannot be
+// read, is a service of its type and a digest of its config, so that any change
+// of it shows (§7.4).
+func InspectLines(r capability.Request, def capability.Definition, known bool, f capability.Form, in *capability.Inspection) {
+	lines, problems := len(in.Lines), len(in.Problems)
+	if known {
+		def.Inspect(r, f, in)
+		readable := true
+		for _, p := range in.Problems[problems:] {
+			readable = readable && !p.Decode
+		}
+		if readable {
+			return
+		}
+		in.Lines = in.Lines[:lines]
+	}
+	value := r.Type
+	if r.Config != nil {
+		sum := sha256.Sum256(CanonicalConfig(r.Config))
+		value += " sha256:" + hex.EncodeToString(sum[:digestBytes])
+	}
+	in.Line(capability.ListServices, value)
+}
+
+// digestBytes is enough of a digest to tell apart configs that a person is
+// asked about.
+const digestBytes = 8
 
 // CanonicalConfig returns a config in the one form that equal configs share:
 // keys sorted, numbers in shortest form, no blanks (RFC 8785). What is not JSON

@@ -17,11 +17,12 @@ import (
 type Document struct {
 	Descriptor
 
-	opts Options
-	src  string // the descriptor's own text; "" if there is none
-	size int    // bytes of the source, for the size budget
-	root *node  // nil if there is no source
-	bad  []string
+	opts  Options
+	src   string  // the descriptor's own text; "" if there is none
+	size  int     // bytes of the source, for the size budget
+	root  *node   // nil if there is no source
+	items []*node // of the capabilities list
+	bad   []string
 
 	// Of a comment descriptor (§3.3): the rest of the file, and where the
 	// block begins.
@@ -334,6 +335,7 @@ func (dec *decoder) items(n *node, d *Descriptor) {
 		return
 	}
 	d.Capabilities = make([]Item, 0, n.count)
+	dec.doc.items = make([]*node, 0, n.count)
 	for c := n.first; c != nil; c = c.next {
 		var it Item
 		if c.kind == object {
@@ -342,6 +344,7 @@ func (dec *decoder) items(n *node, d *Descriptor) {
 			}
 		}
 		dec.request(c, &it.Request)
+		dec.doc.items = append(dec.doc.items, c)
 		d.Capabilities = append(d.Capabilities, it)
 	}
 }

@@ -79,7 +79,18 @@ func join(path, key string) string {
 
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
+func (n *node) firstChild() *node {
+	if n == nil {
+		return nil
+	}
+	return n.first
+}
+
+// child returns the member of that key; nil if there is none, or no n.
 func (n *node) child(key string) *node {
+	if n == nil {
+		return nil
+	}
 	for c := n.first; c != nil; c = c.next {
 		if c.key == key {
 			return c

@@ -18,16 +18,24 @@ import (
 // order of the fields in §4 with map keys sorted. What [Decode] reported is not
 // repeated.
 func (d *Document) Validate() Diagnostics {
+	diags, _ := d.Judge()
+	return diags
+}
+
+// Judge is [Document.Validate] that also returns what every entry adds to the
+// permission surface, for package surface: both need the configs decoded, which
+// is most of the work.
+func (d *Document) Judge() (Diagnostics, []capability.Line) {
 	v := validator{d: d, form: d.opts.Form}
 	if !v.size() {
-		return v.diags
+		return v.diags, nil
 	}
 	v.header()
 	v.relations()
 	v.capabilities()
 	v.args()
 	v.content()
-	return v.diags
+	return v.diags, v.in.Lines
 }
 
 // A validator collects findings. Paths are built only when there is something

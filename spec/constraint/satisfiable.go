@@ -38,6 +38,9 @@ func satisfiable(cs []Constraint) bool {
 			upper = append(upper, b)
 		}
 	}
+	if len(lower) == 1 && len(upper) == 1 && compareSegment(lower[0].segs[0], upper[0].segs[0]) < 0 {
+		return true // the usual case: whatever extends the lower bound
+	}
 	return reachable(lower, upper, 0)
 }
 

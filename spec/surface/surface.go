@@ -120,7 +120,7 @@ func Project(rs []capability.Request) Surface {
 	var s Surface
 	var in capability.Inspection
 	for i := range rs {
-		s.add(rs[i], &in)
+		s.add(linesOf(rs[i], &in))
 	}
 	s.normalize()
 	return s
@@ -132,7 +132,7 @@ func ProjectKits(cs []capability.Contribution) Surface {
 	s := Surface{kits: map[capability.Line][]string{}}
 	var in capability.Inspection
 	for _, c := range cs {
-		s.add(c.Request, &in)
+		s.add(linesOf(c.Request, &in))
 		parts := c.From
 		if parts == nil {
 			parts = []capability.Contribution{c}
@@ -149,8 +149,16 @@ func ProjectKits(cs []capability.Contribution) Surface {
 	return s
 }
 
-func (s *Surface) add(r capability.Request, in *capability.Inspection) {
-	for _, l := range linesOf(r, in) {
+// FromLines returns the surface of lines, as [spec.Document.Judge] gives them.
+func FromLines(lines []capability.Line) Surface {
+	var s Surface
+	s.add(lines)
+	s.normalize()
+	return s
+}
+
+func (s *Surface) add(lines []capability.Line) {
+	for _, l := range lines {
 		if l.List == capability.ListPrivileged {
 			s.Privileged = true
 		} else if list := s.list(l.List); list != nil {
@@ -166,30 +174,9 @@ func (s *Surface) add(r capability.Request, in *capability.Inspection) {
 func linesOf(r capability.Request, in *capability.Inspection) []capability.Line {
 	in.Problems, in.Claims, in.Lines = in.Problems[:0], in.Claims[:0], in.Lines[:0]
 	def, known := wellknown.Find(r.Type)
-	if known {
-		def.Inspect(r, capability.Published, in)
-		unreadable := slices.ContainsFunc(in.Problems, func(p capability.Problem) bool { return p.Decode })
-		if !unreadable {
-			return in.Lines
-		}
-		in.Lines = in.Lines[:0]
-	}
-	in.Line(capability.ListServices, opaque(r))
+	spec.InspectLines(r, def, known, capability.Published, in)
 	return in.Lines
 }
-
-// opaque returns the line of a request that only its bytes describe.
-func opaque(r capability.Request) string {
-	if r.Config == nil {
-		return r.Type
-	}
-	sum := sha256.Sum256(spec.CanonicalConfig(r.Config))
-	return r.Type + " sha256:" + hex.EncodeToString(sum[:])[:digestDigits]
-}
-
-// digestDigits is enough of a digest to tell configs apart that a person is
-// asked about: 64 bits.
-const digestDigits = 16
 
 func (s *Surface) normalize() {
 	for _, name := range lists {
