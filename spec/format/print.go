@@ -147,6 +147,7 @@ func (p *page) split() (header []int, units []unit, footer []int) {
 			limit = p.keys[i+1].line
 		}
 		body := p.bodyEnd(p.keys[i].line, limit)
+		u.tail = body < limit && p.atRoot(body-1)
 		u.lines = append(u.lines, p.span(p.keys[i].line, body)...)
 		lead = p.span(body, limit)
 		for {
@@ -163,10 +164,10 @@ func (p *page) split() (header []int, units []unit, footer []int) {
 				}
 			}
 			body = max(end+1, p.keys[i].line+1)
+			u.tail = false
 			u.lines = p.span(u.lines[0], body)
 			lead = p.span(body, limit)
 		}
-		u.tail = p.atRoot(u.lines[len(u.lines)-1])
 		units = append(units, u)
 	}
 	for i := range units {

@@ -68,8 +68,12 @@ func hook(phase, body string) string {
 	return "type: com.docker.sandbox/lifecycle@1\nconfig:\n  " + phase + ":\n    - " + strings.ReplaceAll(body, "\n", "\n      ")
 }
 
-func startup(command string) string { return hook("startup", "command: |\n  "+strings.ReplaceAll(command, "\n", "\n  ")) }
-func install(command string) string { return hook("install", "command: |\n  "+strings.ReplaceAll(command, "\n", "\n  ")) }
+func startup(command string) string {
+	return hook("startup", "command: |\n  "+strings.ReplaceAll(command, "\n", "\n  "))
+}
+func install(command string) string {
+	return hook("install", "command: |\n  "+strings.ReplaceAll(command, "\n", "\n  "))
+}
 
 const startupCommand = "capabilities[0].config.startup[0].command"
 

@@ -1,0 +1,354 @@
+package kitcmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/lint"
+)
+
+// A finding is one about a file. ID is set for what can be silenced.
+type finding struct {
+	Severity  spec.Severity `json:"severity"`
+	Stage     string        `json:"stage"`
+	Path      string        `json:"path"`
+	Message   string        `json:"message"`
+	File      string        `json:"file"`
+	Line      int           `json:"line"`
+	Column    int           `json:"column"`
+	Statement string        `json:"statement"`
+	ID        string        `json:"id,omitzero"`
+
+	excerpt string
+}
+
+func asFinding(d spec.Diagnostic, id string) finding {
+	return finding{d.Severity, d.Stage, d.Path, d.Message, d.File, d.Line, d.Column, d.Statement, id, d.Excerpt}
+}
+
+// A judge checks descriptors.
+type judge struct {
+	form   capability.Form
+	ignore []string
+	in     io.Reader
+
+	findings []finding
+	failed   bool // something could not be read
+	files    int
+}
+
+func parseForm(s string) (capability.Form, bool) {
+	for _, f := range []capability.Form{capability.Authored, capability.Published, capability.Effective} {
+		if s == f.String() {
+			return f, true
+		}
+	}
+	return 0, false
+}
+
+func check() *cobra.Command {
+	var form string
+	var ignore []string
+	var asJSON, strict, rules bool
+	cmd := &cobra.Command{
+		Use:   "check FILE|DIR...",
+		Short: "Judge descriptors, and warn of what will surprise",
+		Long: `Judges descriptors and prints every finding with its place. Errors are what the
+format refuses. Warnings are about what is valid and will not do what its author
+thinks; each has an id, and can be silenced by --ignore ID or by a comment in the
+descriptor:
+
+  # kit:ignore hook-env-undeclared the base image sets it
+
+A directory is searched, with all below it, for descriptors. Of a descriptor as
+authored, the files that it names are looked for too. "-" is standard input.
+
+Exit status: 0 no errors, 1 something could not be read, 2 errors, or warnings
+with --strict.`,
+		Example: `  kitbox kit check ./my-kit
+  kitbox kit check --strict --ignore workload-base kits/
+  kitbox kit check --json . | jq -r '.findings[] | select(.severity == "error") | .message'
+  kitbox kit check --rules`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if rules {
+				return listRules(cmd.OutOrStdout(), asJSON)
+			}
+			if len(args) == 0 {
+				return usageError(cmd, "check takes a file or a directory")
+			}
+			j := &judge{ignore: ignore, in: cmd.InOrStdin()}
+			var ok bool
+			if j.form, ok = parseForm(form); !ok {
+				return usageError(cmd, "--form %q is none of authored, published and effective", form)
+			}
+			for _, id := range ignore {
+				if !lint.Known(id) {
+					return usageError(cmd, "--ignore %q names no rule", id)
+				}
+			}
+			for _, arg := range args {
+				j.arg(arg)
+			}
+			errs, warnings := j.count()
+			bad := errs > 0 || strict && warnings > 0
+			if asJSON {
+				if j.findings == nil {
+					j.findings = []finding{}
+				}
+				report := struct {
+					OK       bool      `json:"ok"`
+					Findings []finding `json:"findings"`
+				}{!bad && !j.failed, j.findings}
+				if err := writeJSON(cmd.OutOrStdout(), report); err != nil {
+					return err
+				}
+			} else {
+				for _, f := range j.findings {
+					writeFinding(cmd.OutOrStdout(), f)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s, %s\n", plural(j.files, "descriptor"), plural(errs, "error"), plural(warnings, "warning"))
+			}
+			switch {
+			case j.failed:
+				return kiterr.ExitStatus(kiterr.StatusFailed)
+			case bad:
+				return kiterr.ExitStatus(kiterr.StatusRefused)
+			}
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().StringVar(&form, "form", "authored", formUsage)
+	cmd.Flags().StringSliceVar(&ignore, "ignore", nil, "leave out the warnings of rule `ID` (repeatable)")
+	cmd.Flags().BoolVar(&strict, "strict", false, "let warnings fail like errors")
+	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules that warn, with their ids")
+	return cmd
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func listRules(w io.Writer, asJSON bool) error {
+	if asJSON {
+		type rule struct {
+			ID        string `json:"id"`
+			Summary   string `json:"summary"`
+			Statement string `json:"statement,omitzero"`
+		}
+		out := []rule{}
+		for _, r := range lint.Rules() {
+			out = append(out, rule(r))
+		}
+		return writeJSON(w, out)
+	}
+	for _, r := range lint.Rules() {
+		fmt.Fprintf(w, "%-34s %s\n", r.ID, r.Summary)
+	}
+	return nil
+}
+
+func (j *judge) count() (errs, warnings int) {
+	for _, f := range j.findings {
+		if f.Severity == spec.Error {
+			errs++
+		} else {
+			warnings++
+		}
+	}
+	return errs, warnings
+}
+
+func (j *judge) arg(arg string) {
+	files, err := find(arg)
+	if err != nil {
+		j.unreadable(arg, err)
+		return
+	}
+	for _, f := range files {
+		j.file(f)
+	}
+}
+
+// unreadable notes that there was nothing to judge. For readers of the JSON
+// form it is a finding of the stage that it kept from happening.
+func (j *judge) unreadable(name string, err error) {
+	j.failed = true
+	message := strings.TrimPrefix(err.Error(), name+": ")
+	j.findings = append(j.findings, finding{Severity: spec.Error, Stage: spec.StageDecode, Message: "could not be read: " + message, File: name})
+}
+
+func (j *judge) file(name string) {
+	data, err := read(name, j.in)
+	if err != nil {
+		j.unreadable(name, err)
+		return
+	}
+	j.files++
+	d, ds := spec.Decode(data, spec.Options{File: name, Form: j.form})
+	if d == nil {
+		j.add(ds, nil)
+		return
+	}
+	ds = append(ds, d.Validate()...)
+	silenced := lint.Ignored(d)
+	c := content{}
+	if j.form == capability.Authored {
+		c = contentOf(d, name)
+		ds = append(ds, j.besides(d, c, name)...)
+	}
+	j.add(ds, silenced)
+	if c.unused != "" && !silenced[lint.CompanionUnused] && !slices.Contains(j.ignore, lint.CompanionUnused) {
+		at := "kind"
+		for key, stated := range map[string]bool{"build": d.Build != "", "dockerfile": d.Dockerfile != "", "kits": d.Kits != nil} {
+			if stated {
+				at = key
+			}
+		}
+		dg := d.Place(spec.Diagnostic{Severity: spec.Warning, Stage: spec.StageValidate, Path: at,
+			Message: fmt.Sprintf("%s lies beside this descriptor and is not used: remove it, or leave %s out", filepath.Base(c.unused), at)})
+		j.findings = append(j.findings, asFinding(dg, lint.CompanionUnused))
+	}
+	for _, f := range lint.Check(d, lint.Options{Names: names(name), Recipe: c.recipe, Ignore: j.ignore}) {
+		j.findings = append(j.findings, asFinding(f.Diagnostic, f.ID))
+	}
+}
+
+// add takes over findings of package spec. Its warnings can be silenced like
+// those of the linter.
+func (j *judge) add(ds spec.Diagnostics, silenced map[string]bool) {
+	for _, d := range ds {
+		id := lint.ID(d)
+		if id == "" || !silenced[id] && !slices.Contains(j.ignore, id) {
+			j.findings = append(j.findings, asFinding(d, id))
+		}
+	}
+}
+
+// besides judges the files that a descriptor, as authored, depends on.
+func (j *judge) besides(d *spec.Document, c content, name string) spec.Diagnostics {
+	var ds spec.Diagnostics
+	fail := func(at, statement, format string, args ...any) {
+		ds = append(ds, d.Place(spec.Diagnostic{Severity: spec.Error, Stage: spec.StageValidate, Path: at, Statement: statement, Message: fmt.Sprintf(format, args...)}))
+	}
+	if c.absent != "" {
+		fail("dockerfile", "", "there is no recipe %q beside the descriptor", c.absent)
+	}
+	if name == stdin {
+		return ds
+	}
+	if c.How == "none" && d.Kind == spec.KindWorkload {
+		fail("kind", "SPEC-v3 §3.5/workload-has-content", "a workload must have content: write the recipe %s%s, or put it into build", stem(name), recipeSuffix)
+	}
+	at := func(i int, group string) string { return fmt.Sprintf("capabilities[%d]%s", i, group) }
+	for i := range d.Capabilities {
+		it := &d.Capabilities[i]
+		members := []capability.Request{it.Request}
+		if it.Group != nil {
+			members = it.Group.Capabilities
+		}
+		for k, r := range members {
+			p := at(i, "")
+			if it.Group != nil {
+				p = at(i, fmt.Sprintf(".group.capabilities[%d]", k))
+			}
+			if f := contentFile(r); f != "" {
+				if st, err := os.Stat(filepath.Join(filepath.Dir(name), filepath.FromSlash(f))); err != nil || !st.Mode().IsRegular() {
+					fail(p+".config.contentFile", "", "there is no file %q beside the descriptor", f)
+				}
+			}
+		}
+	}
+	return ds
+}
+
+// contentFile returns the file of the build context that an entry names, or "".
+func contentFile(r capability.Request) string {
+	var c struct {
+		ContentFile string `json:"contentFile"`
+	}
+	if r.Type != capability.Namespace+"/agent-context@1" || json.Unmarshal(r.Config, &c) != nil ||
+		path.IsAbs(c.ContentFile) || !filepath.IsLocal(filepath.FromSlash(c.ContentFile)) || capability.HasReference(c.ContentFile) {
+		return ""
+	}
+	return c.ContentFile
+}
+
+// writeFinding prints one finding: a line with its place, and the source.
+func writeFinding(w io.Writer, f finding) {
+	line := f.File + ":"
+	if f.Line > 0 {
+		line += fmt.Sprintf("%d:%d:", f.Line, f.Column)
+	}
+	line += " " + string(f.Severity) + ": "
+	if f.Path != "" {
+		line += f.Path + ": "
+	}
+	line += f.Message
+	switch {
+	case f.ID != "":
+		line += " [" + f.ID + "]"
+	case f.Statement != "":
+		line += " [" + f.Statement + "]"
+	}
+	fmt.Fprintln(w, printable(line))
+	if strings.TrimSpace(f.excerpt) == "^" {
+		return // an empty line says nothing
+	}
+	for l := range strings.Lines(f.excerpt) {
+		fmt.Fprintln(w, "    "+strings.TrimRight(printable(strings.TrimSuffix(l, "\n")), " \t"))
+	}
+}
+
+// load reads one descriptor that a command is to show. Findings that make it
+// unusable are printed, and the error then is silent.
+func load(cmd *cobra.Command, arg string, form capability.Form) (*spec.Document, string, error) {
+	name, err := findOne(arg)
+	if err != nil {
+		return nil, "", err
+	}
+	data, err := read(name, cmd.InOrStdin())
+	if err != nil {
+		return nil, "", err
+	}
+	d, ds := spec.Decode(data, spec.Options{File: name, Form: form})
+	if d != nil {
+		ds = append(ds, d.Validate()...)
+	}
+	if err := refuse(cmd, ds); err != nil {
+		return nil, "", err
+	}
+	if d == nil {
+		return nil, "", errors.New(name + ": nothing to read")
+	}
+	return d, name, nil
+}
+
+// refuse prints the errors among ds on stderr. The error it returns for them is
+// their exit status alone.
+func refuse(cmd *cobra.Command, ds spec.Diagnostics) error {
+	if !ds.HasErrors() {
+		return nil
+	}
+	for _, dg := range ds {
+		if dg.Severity == spec.Error {
+			writeFinding(cmd.ErrOrStderr(), asFinding(dg, ""))
+		}
+	}
+	return kiterr.ExitStatus(kiterr.StatusRefused)
+}
