@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
 
@@ -139,6 +141,23 @@ func TestExamplesKeepTheirLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		formatted(t, src)
+	}
+}
+
+// TestHostileTextsAreLaidOutInTime tries what would be quadratic.
+func TestHostileTextsAreLaidOutInTime(t *testing.T) {
+	for _, s := range []string{"# start %\n", "# end\n", "# start %\n# end %\n", "k%: 1\n", "- a\n", "- - - - b\n", "k%: |\n  a\n", "k%: \"a\n b\"\n", "k%: [a,\n b]\n", "\n", "k%:\n\n# c\n\n"} {
+		var b strings.Builder
+		b.WriteString("schemaVersion: \"3\"\nkind: mixin\nlist:\n")
+		for i := 0; b.Len() < 300_000 && i < 15000; i++ {
+			b.WriteString(strings.ReplaceAll(s, "%", strconv.Itoa(i)))
+		}
+		b.WriteString("z: 1\n")
+		start := time.Now()
+		_, err := format.Source([]byte(b.String()))
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%q repeated takes %v: %v", s, took, err)
+		}
 	}
 }
 

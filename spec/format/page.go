@@ -53,6 +53,8 @@ type line struct {
 	indent int  // comment, continued, literal: indentation after
 	keep   bool // an empty line that counts
 	inner  bool // within the value of a key of the root
+
+	partner int // of a marker that opens: the line of the one that closes; else 0
 }
 
 // A page is a document as lines.

@@ -137,6 +137,7 @@ func (p *page) split() (header []int, units []unit, footer []int) {
 			p.lines[n].inner = true
 		}
 	}
+	p.pair()
 	headEnd := p.headerEnd()
 	lead := p.span(headEnd, p.keys[0].line)
 	header = p.span(p.first, headEnd)
@@ -240,7 +241,7 @@ func (p *page) headerEnd() int {
 		end = first
 	}
 	for i := p.first; i < end; i++ {
-		if p.atRoot(i) && p.closing(i) >= first {
+		if p.lines[i].partner >= first {
 			return i // a pair of markers begins in the header and encloses a key
 		}
 	}
@@ -254,10 +255,8 @@ func (p *page) gapBefore(i int) bool { return i > p.first && p.loose(i-1) }
 func (p *page) openMarker(lines []int) int {
 	last := lines[len(lines)-1]
 	for _, i := range lines {
-		if p.atRoot(i) {
-			if end := p.closing(i); end > last {
-				return end
-			}
+		if end := p.lines[i].partner; end > last {
+			return end
 		}
 	}
 	return -1
@@ -268,25 +267,41 @@ var (
 	closes = regexp.MustCompile(`(?i)(^|[^a-z])(end|endregion)($|[^a-z])`)
 )
 
-// closing returns the line of the marker that closes the one in line i, or -1.
-// Two comments are a pair if they agree up to the word that opens and closes,
-// as in "x-release-please-start-version" and "x-release-please-end", or in all
-// but that word.
-func (p *page) closing(i int) int {
-	before, after, ok := around(opens, p.lines[i].text)
-	if !ok {
-		return -1
+// maxMarkers bounds the pairs that are looked for. A file with more was not
+// written for a release tool.
+const maxMarkers = 100
+
+// pair finds the markers that enclose lines. Two comments are a pair if they
+// agree up to the word that opens and closes, as in "x-release-please-start-version"
+// and "x-release-please-end", or in all but that word.
+func (p *page) pair() {
+	type marker struct {
+		line          int
+		before, after string
 	}
-	for j := i + 1; j < p.end; j++ {
-		if !p.atRoot(j) {
+	var closing []marker
+	for i := p.first; i < p.end; i++ {
+		if p.atRoot(i) {
+			if b, a, ok := around(closes, p.lines[i].text); ok {
+				closing = append(closing, marker{i, b, a})
+			}
+		}
+	}
+	if len(closing) > maxMarkers {
+		return
+	}
+	for i := p.first; i < p.end && len(closing) > 0; i++ {
+		if !p.atRoot(i) {
 			continue
 		}
-		b, a, ok := around(closes, p.lines[j].text)
-		if ok && b == before && (a == after || b != "" || a == "") {
-			return j
+		before, after, ok := around(opens, p.lines[i].text)
+		for _, c := range closing {
+			if ok && c.line > i && c.before == before && (c.after == after || c.before != "" || c.after == "") {
+				p.lines[i].partner = c.line
+				break
+			}
 		}
 	}
-	return -1
 }
 
 func around(word *regexp.Regexp, text string) (before, after string, ok bool) {

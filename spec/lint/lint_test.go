@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/lint"
@@ -105,6 +106,8 @@ var cases = map[string][]struct {
 		{"lower case", kit{entries: []string{startup("echo $foo")}}, nil},
 		{"a fallback for a stranger", kit{entries: []string{startup(`echo "${XDG_CONFIG_HOME:-$HOME/.config}" ${TMPDIR-/tmp} ${DEBIAN_FRONTEND:+x}`)}}, nil},
 		{"a fallback for the platform's", kit{entries: []string{startup(`cd "${WORKSPACE_DIR:-/w}"`)}}, []string{startupCommand}},
+		{"an assigned fallback", kit{entries: []string{startup(`: "${FOO:=1}" ; echo $FOO`)}}, nil},
+		{"exported from a file", kit{entries: []string{startup(`export $(xargs < /etc/tool.env); echo $FOO`)}}, nil},
 		{"a required value", kit{entries: []string{startup(`echo ${FOO:?missing}`)}}, []string{startupCommand}},
 		{"an argument's export in lower case", kit{top: "args: {a: {default: x, env: greeting}}", entries: []string{startup("echo $greeting")}}, []string{startupCommand}},
 		{"a sourced file", kit{entries: []string{startup(". /etc/os-release && echo $VERSION_CODENAME")}}, nil},
@@ -135,6 +138,7 @@ var cases = map[string][]struct {
 		{"git", kit{entries: []string{install("sudo -u agent git clone --depth 1 https://u@github.com/x/y.git /y"), network("", "github.com")}}, []string{"capabilities[0].config.install[0].command"}},
 		{"git over ssh", kit{entries: []string{install("git clone git@github.com:x/y"), network("", "github.com")}}, []string{"capabilities[0].config.install[0].command"}},
 		{"git elsewhere", kit{entries: []string{install("git config --global url.https://github.com/.insteadOf git@github.com:"), network("", "github.com")}}, nil},
+		{"by another user", kit{entries: []string{install(`su agent -c "curl https://a.example.com"`), network("", "a.example.com")}}, []string{"capabilities[0].config.install[0].command"}},
 		{"a text", kit{entries: []string{install("echo 'see https://docs.example.com' > /etc/motd"), network("", "docs.example.com")}}, nil},
 		{"a header", kit{entries: []string{install("curl -H 'Referer: https://a.example.com' -e https://b.example.com https://c.example.com"), network("c.example.com", "a.example.com, b.example.com")}}, nil},
 		{"loopback", kit{entries: []string{install("curl http://localhost:8080/ http://127.0.0.1/"), network("", "localhost")}}, nil},
@@ -251,6 +255,7 @@ var cases = map[string][]struct {
 		{"an argument with a default", kit{kind: "workload", recipe: "ARG KIT_BASE=kitbox.local/base:1\nFROM $KIT_BASE\n"}, nil},
 		{"scratch", kit{kind: "workload", recipe: "FROM alpine AS b\nFROM scratch\nCOPY --from=b / /\n"}, nil},
 		{"a file system copied in", kit{kind: "workload", recipe: "FROM alpine\nADD rootfs.tar /\n"}, nil},
+		{"accounts copied in", kit{kind: "workload", recipe: "FROM alpine\nCOPY passwd /etc/passwd\n"}, nil},
 		{"a mixin", kit{recipe: "FROM alpine\n"}, nil},
 		{"no recipe", kit{kind: "workload"}, nil},
 	},
@@ -436,6 +441,26 @@ func TestWarningsOfTheGrammarHaveIDs(t *testing.T) {
 	}
 	if id := lint.ID(spec.Diagnostic{Severity: spec.Error}); id != "" {
 		t.Errorf("an error can be silenced as %s", id)
+	}
+}
+
+// TestHostileScriptsAreReadInTime tries what makes scanners quadratic.
+func TestHostileScriptsAreReadInTime(t *testing.T) {
+	for _, s := range []string{"$(", "${A", "`", "\"", "'", "<<A ", "<<A\n", "(", "$((", "${{", "${{x}} ", "\\", "sh -c '", "a <<E $(b\n", "x=", "# kit:ignore ", "RUN <<A\n"} {
+		text := strings.Repeat(s, spec.MaxBytes/len(s)/2)
+		body := "  " + strings.ReplaceAll(text, "\n", "\n  ")
+		src := "schemaVersion: \"3\"\nkind: workload\nbuild: FROM x\nlicenses: [" + strings.Repeat("x", 1000) + "]\ncapabilities:\n- type: com.docker.sandbox/lifecycle@1\n  config:\n    install:\n    - command: |\n      " + strings.ReplaceAll(body, "\n", "\n      ")
+		if len(src) > spec.MaxBytes {
+			src = src[:spec.MaxBytes]
+		}
+		start := time.Now()
+		d, _ := spec.Decode([]byte(src), spec.Options{})
+		if d != nil {
+			lint.Check(d, lint.Options{Recipe: text})
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%q repeated takes %v", s, took)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ type stage struct {
 	from string // the base, with arguments resolved from their defaults; "" if they have none
 	name string
 	runs []script
-	adds bool // copies or adds something at /
+	adds bool // copies or adds a file system, or accounts
 }
 
 // parseRecipe reads a Dockerfile. Text it does not understand it leaves out.
@@ -52,8 +52,11 @@ func parseRecipe(text string) recipe {
 			}
 		case "COPY", "ADD":
 			if n := len(r.stages); n > 0 {
-				if f := strings.Fields(in.args); len(f) > 1 && f[len(f)-1] == "/" {
-					r.stages[n-1].adds = true
+				if f := strings.Fields(in.args); len(f) > 1 {
+					switch strings.Trim(f[len(f)-1], `"]`) {
+					case "/", "/etc", "/etc/", "/etc/passwd":
+						r.stages[n-1].adds = true
+					}
 				}
 			}
 		}

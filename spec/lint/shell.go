@@ -32,7 +32,27 @@ func parseShell(text string) script {
 	for _, words := range p.out.commands {
 		p.note(words)
 	}
+	p.out.nested(maxNested)
 	return p.out
+}
+
+// maxNested bounds the scripts that scripts hand to another shell.
+const maxNested = 3
+
+// nested adds the commands of scripts that s hands to another shell.
+func (s *script) nested(levels int) {
+	if levels == 0 {
+		return
+	}
+	for _, cmd := range s.commands {
+		if text, _, ok := handed(cmd); ok {
+			inner := shell{s: text}
+			inner.out.sets = map[string]bool{}
+			inner.list(0)
+			inner.out.nested(levels - 1)
+			s.commands = append(s.commands, inner.out.commands...)
+		}
+	}
 }
 
 // neutral replaces Kit placeholders, which are not the shell's.
@@ -256,6 +276,9 @@ func (p *shell) braces() {
 	if name := p.name(); name != "" {
 		op := strings.TrimPrefix(p.s[p.i:], ":")
 		p.out.reads = append(p.out.reads, read{name, op != "" && strings.IndexByte("-=+", op[0]) >= 0})
+		if strings.HasPrefix(op, "=") {
+			p.out.sets[name] = true
+		}
 	}
 	var skip strings.Builder
 	for p.more() {
@@ -402,8 +425,12 @@ func (p *shell) note(cmd []string) {
 		}
 	case "export":
 		for _, a := range args {
-			if name, _, ok := strings.Cut(a, "="); ok {
+			name, _, ok := strings.Cut(a, "=")
+			if ok {
 				p.out.sets[name] = true
+			}
+			if strings.Contains(name, unknown) {
+				p.out.opaque = true
 			}
 		}
 	case "declare", "typeset", "local", "readonly", "read", "mapfile", "readarray", "getopts", "printf", "let", "unset":
@@ -491,6 +518,17 @@ func scriptOf(command string, argv []string) script {
 	for i, w := range argv {
 		cmd[i] = neutral(w)
 	}
+	if text, login, ok := handed(cmd); ok {
+		s := parseShell(text)
+		s.opaque = s.opaque || login
+		return s
+	}
+	return script{sets: map[string]bool{}, commands: [][]string{cmd}}
+}
+
+// handed returns the script that cmd hands to a shell with -c, and whether that
+// is a login or interactive shell, which reads files first.
+func handed(cmd []string) (text string, login, ok bool) {
 	for i := range cmd {
 		base := path.Base(cmd[i])
 		if !shells[base] && base != "su" {
@@ -499,15 +537,14 @@ func scriptOf(command string, argv []string) script {
 		login := base == "su"
 		for j := i + 1; j+1 < len(cmd); j++ {
 			flag := cmd[j]
-			if flag == "--login" || strings.HasPrefix(flag, "-") && !strings.HasPrefix(flag, "--") && strings.ContainsAny(flag, "li") {
+			short := strings.HasPrefix(flag, "-") && !strings.HasPrefix(flag, "--")
+			if flag == "--login" || short && strings.ContainsAny(flag, "li") {
 				login = true
 			}
-			if strings.HasPrefix(flag, "-") && !strings.HasPrefix(flag, "--") && strings.HasSuffix(flag, "c") {
-				s := parseShell(cmd[j+1])
-				s.opaque = s.opaque || login
-				return s
+			if short && strings.HasSuffix(flag, "c") {
+				return cmd[j+1], login, true
 			}
 		}
 	}
-	return script{sets: map[string]bool{}, commands: [][]string{cmd}}
+	return "", false, false
 }
