@@ -55,7 +55,7 @@ func Merge(mode capability.MergeMode, cs []capability.Contribution) ([]capabilit
 	}
 	var out []capability.Contribution
 	var conflicts []capability.Conflict
-	owners := claims{}
+	owners := claims{held: map[capability.Claim]holder{}}
 	for _, cl := range order {
 		merge := cl.def.Merge
 		if !cl.known || merge == nil {
@@ -78,7 +78,10 @@ func Merge(mode capability.MergeMode, cs []capability.Contribution) ([]capabilit
 }
 
 // claims remembers who holds what across types.
-type claims map[capability.Claim]holder
+type claims struct {
+	held map[capability.Claim]holder
+	in   capability.Inspection
+}
 
 type holder struct {
 	typ string
@@ -87,14 +90,16 @@ type holder struct {
 
 // compare reports claims that a type shares with one before it. Within a type
 // its own rule has decided.
-func (cl claims) compare(def capability.Definition, cs []capability.Contribution) []capability.Conflict {
+func (cl *claims) compare(def capability.Definition, cs []capability.Contribution) []capability.Conflict {
 	var conflicts []capability.Conflict
 	for _, c := range cs {
-		for _, claim := range def.Claims(c.Request) {
+		cl.in.Problems, cl.in.Claims, cl.in.Lines = cl.in.Problems[:0], cl.in.Claims[:0], cl.in.Lines[:0]
+		def.Inspect(c.Request, capability.Authored, &cl.in)
+		for _, claim := range cl.in.Claims {
 			key := capability.Claim{Space: claim.Space, Key: claim.Key}
-			other, taken := cl[key]
+			other, taken := cl.held[key]
 			if !taken {
-				cl[key] = holder{def.Types[0], c}
+				cl.held[key] = holder{def.Types[0], c}
 				continue
 			}
 			if other.typ == def.Types[0] {

@@ -265,7 +265,7 @@ func (g *graph) requires(i int) {
 		case present != "":
 			g.violate(RuleRequires, []int{i}, "%s requires %s, but %s", g.kits[i].name(), strings.TrimSpace(entry), present)
 		case !g.partial:
-			g.violate(RuleRequires, []int{i}, "%s requires %s, which no Kit of the set provides", g.kits[i].name(), strings.TrimSpace(entry))
+			g.violate(RuleRequires, []int{i}, "%s requires %s, which no other Kit of the set provides", g.kits[i].name(), strings.TrimSpace(entry))
 		}
 	}
 }

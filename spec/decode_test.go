@@ -386,3 +386,10 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func is(err, target error) bool {
+	if target == nil {
+		return err == nil
+	}
+	return errors.Is(err, target)
+}
