@@ -155,7 +155,7 @@ func TestHostileTextsAreLaidOutInTime(t *testing.T) {
 		b.WriteString("z: 1\n")
 		start := time.Now()
 		_, err := format.Source([]byte(b.String()))
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Errorf("%q repeated takes %v: %v", s, took, err)
 		}
 	}

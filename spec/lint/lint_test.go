@@ -312,6 +312,19 @@ func TestEveryRuleIsTriedInBothDirections(t *testing.T) {
 	}
 }
 
+// TestEveryRuleIsDocumented reads the page that lists them.
+func TestEveryRuleIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/checking.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range lint.Rules() {
+		if !strings.Contains(string(page), "| `"+r.ID+"` | ") {
+			t.Errorf("%s is not in the table", r.ID)
+		}
+	}
+}
+
 // wild holds what real descriptors look like; nothing in it deserves a word.
 const wild = `# kits/tool.yaml
 # syntax=docker/sandbox-kit:3@sha256:0000000000000000000000000000000000000000000000000000000000000000
@@ -458,7 +471,7 @@ func TestHostileScriptsAreReadInTime(t *testing.T) {
 		if d != nil {
 			lint.Check(d, lint.Options{Recipe: text})
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Errorf("%q repeated takes %v", s, took)
 		}
 	}

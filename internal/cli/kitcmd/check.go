@@ -176,12 +176,11 @@ func (j *judge) count() (errs, warnings int) {
 
 func (j *judge) arg(arg string) {
 	files, err := find(arg)
-	if err != nil {
-		j.unreadable(arg, err)
-		return
-	}
 	for _, f := range files {
 		j.file(f)
+	}
+	if err != nil {
+		j.unreadable(arg, err)
 	}
 }
 

@@ -40,19 +40,19 @@ YAML or, with --check, is laid out otherwise.`,
 				args = []string{"-"}
 			}
 			f := &formatter{cmd: cmd, out: cmd.OutOrStdout(), write: write, list: list || checkOnly && !showDiff, diff: showDiff, silent: checkOnly}
+			var failed error
 			for _, arg := range args {
 				files, err := find(arg)
-				if err != nil {
-					return err
-				}
+				failed = errors.Join(failed, err)
 				for _, name := range files {
 					if name == stdin && write {
 						return usageError(cmd, "-w cannot write to standard input")
 					}
-					if err := f.file(name, cmd.InOrStdin()); err != nil {
-						return err
-					}
+					failed = errors.Join(failed, f.file(name, cmd.InOrStdin()))
 				}
+			}
+			if failed != nil {
+				return failed
 			}
 			if f.refused || checkOnly && f.changed {
 				return kiterr.ExitStatus(kiterr.StatusRefused)

@@ -66,7 +66,7 @@ func reason(err error) error {
 
 // find returns the descriptors that an argument names: a file, standard input,
 // or all in a directory and below it. A directory without any is
-// [kiterr.ErrNotFound].
+// [kiterr.ErrNotFound]; what is found beside an error can be used.
 func find(arg string) ([]string, error) {
 	if arg == "-" {
 		return []string{stdin}, nil
@@ -79,28 +79,27 @@ func find(arg string) ([]string, error) {
 		return []string{arg}, nil
 	}
 	var found []string
+	var errs []error
 	err = filepath.WalkDir(arg, func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return fmt.Errorf("%s: %w", p, reason(err))
-		}
-		if e.IsDir() {
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", p, reason(err)))
+			if e != nil && e.IsDir() {
+				return fs.SkipDir
+			}
+		case e.IsDir():
 			if n := e.Name(); p != arg && (strings.HasPrefix(n, ".") || n == "node_modules") {
 				return fs.SkipDir
 			}
-			return nil
-		}
-		if e.Type().IsRegular() && isDescriptor(p) {
+		case e.Type().IsRegular() && isDescriptor(p):
 			found = append(found, p)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if len(found) == 0 && len(errs) == 0 && err == nil {
+		err = fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, or a Dockerfile with a # kit: block: %w", arg, kiterr.ErrNotFound)
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, or a Dockerfile with a # kit: block: %w", arg, kiterr.ErrNotFound)
-	}
-	return found, nil
+	return found, errors.Join(append(errs, err)...)
 }
 
 // findOne returns the one descriptor that an argument names: of a directory,

@@ -141,10 +141,14 @@ func surfaceOf(cmd *cobra.Command, arg string, supplied map[string]string) (surf
 	if err != nil {
 		return surface.Surface{}, nil, fmt.Errorf("%s: %w", name, err)
 	}
+	if d.Kind == spec.KindSet {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: only what the set itself asks; what the Kits it lists ask is known once it is published\n", printable(name))
+		e.Kind, e.Kits = spec.KindMixin, nil // its own part is one more contribution (§9.5)
+	}
 	ds := spec.New(e, spec.Options{File: name, Form: capability.Effective, Unselected: true}).Validate()
-	// What is left of an environment is known only where there is one.
+	// What an environment would fill in is not known here, and shows as it is.
 	ds = slices.DeleteFunc(ds, func(d spec.Diagnostic) bool { return d.Statement == "SPEC-v3 §7.1.1/validate-expanded-declarations" })
-	if err := refuse(cmd, ds); err != nil && d.Kind != spec.KindSet {
+	if err := refuse(cmd, ds); err != nil {
 		return surface.Surface{}, nil, err
 	}
 	var cs []capability.Contribution
