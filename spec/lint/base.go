@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/lint/shell"
 )
 
 // bare are official images without a user agent, and most without git.
@@ -19,19 +20,19 @@ func workloadBase(k *kit, report reporter) {
 	if k.Kind != spec.KindWorkload {
 		return
 	}
-	image, chain := k.recipe.base()
+	image, chain := k.recipe.Base()
 	if image == "" || !isBare(image) {
 		return
 	}
 	for _, s := range chain {
-		if s.adds {
+		if s.Adds {
 			return
 		}
-		for _, run := range s.runs {
-			if run.opaque {
+		for _, run := range s.Runs {
+			if run.Opaque {
 				return
 			}
-			for _, cmd := range run.commands {
+			for _, cmd := range run.Commands {
 				if makesAgent(cmd) {
 					return
 				}
@@ -59,7 +60,7 @@ func makesAgent(cmd []string) bool {
 	joined := strings.Join(cmd, " ")
 	for _, p := range []string{"useradd", "adduser", "usermod", "newusers", "groupmod"} {
 		if strings.Contains(joined, p) {
-			return strings.Contains(joined, "agent") || strings.Contains(joined, "1000") || strings.Contains(joined, unknown)
+			return strings.Contains(joined, "agent") || strings.Contains(joined, "1000") || strings.Contains(joined, shell.Unknown)
 		}
 	}
 	return strings.Contains(joined, "agent:x:") || strings.Contains(joined, "/etc/passwd")

@@ -3,12 +3,13 @@ package lint
 import (
 	"encoding/json"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec/lint/install"
+	"github.com/kitbox-dev/kitbox/spec/lint/shell"
 )
 
 const (
@@ -23,7 +24,7 @@ type hook struct {
 	path    string // of the hook
 	install bool
 	env     []string
-	script  script
+	script  shell.Script
 }
 
 func hooksOf(e entry) []hook {
@@ -51,14 +52,14 @@ func hooksOf(e entry) []hook {
 			}
 			switch cmd := h.Command.(type) {
 			case string:
-				k.script = scriptOf(cmd, nil)
+				k.script = shell.Of(cmd, nil)
 			case []any:
 				argv := []string{}
 				for _, w := range cmd {
 					s, _ := w.(string)
 					argv = append(argv, s)
 				}
-				k.script = scriptOf("", argv)
+				k.script = shell.Of("", argv)
 			}
 			out = append(out, k)
 		}
@@ -95,22 +96,22 @@ func hookEnv(k *kit, report reporter) {
 		}
 	}
 	for _, h := range k.hooks {
-		if h.script.opaque || slices.ContainsFunc(h.env, capability.HasReference) {
+		if h.script.Opaque || slices.ContainsFunc(h.env, capability.HasReference) {
 			continue
 		}
 		told := map[string]bool{}
-		for _, r := range h.script.reads {
+		for _, r := range h.script.Reads {
 			switch {
-			case told[r.name], provided[r.name], h.script.sets[r.name], slices.Contains(h.env, r.name):
+			case told[r.Name], provided[r.Name], h.script.Sets[r.Name], slices.Contains(h.env, r.Name):
 				continue
-			case platform[r.name]:
-			case r.fallback, !conventional.MatchString(r.name):
+			case platform[r.Name]:
+			case r.Fallback, !conventional.MatchString(r.Name):
 				// A portable script asks for what may not be there, and a
 				// name in lower case is one that it sets in a way unseen.
 				continue
 			}
-			told[r.name] = true
-			report(h.path+".command", fmt.Sprintf("the hook reads $%s, which it does not declare, so that it is always unset: add env: [%s] to the hook", r.name, r.name))
+			told[r.Name] = true
+			report(h.path+".command", fmt.Sprintf("the hook reads $%s, which it does not declare, so that it is always unset: add env: [%s] to the hook", r.Name, r.Name))
 		}
 	}
 }
@@ -180,37 +181,33 @@ func allows(patterns []string, host string) bool {
 }
 
 func installRuntimeOnly(k *kit, report reporter) {
-	k.downloads(func(h hook, d download) {
-		if d.host != "" && !allows(k.network.install, d.host) && allows(k.network.runtime, d.host) {
-			report(h.path+".command", fmt.Sprintf("%s downloads from %s, which is allowed only in the runtime phase: allow it under install in the network policy", d.program, d.host))
+	k.downloads(func(h hook, d install.Download) {
+		if d.Host != "" && !allows(k.network.install, d.Host) && allows(k.network.runtime, d.Host) {
+			report(h.path+".command", fmt.Sprintf("%s downloads from %s, which is allowed only in the runtime phase: allow it under install in the network policy", d.Program, d.Host))
 		}
 	})
 }
 
 func installNotAllowed(k *kit, report reporter) {
-	k.downloads(func(h hook, d download) {
+	k.downloads(func(h hook, d install.Download) {
 		switch {
-		case d.host == "" && len(k.network.install) == 0:
-			report(h.path+".command", fmt.Sprintf("%s downloads, and nothing is allowed in the install phase: allow its hosts under install in a network policy", d.program))
-		case d.host != "" && !allows(k.network.install, d.host) && !allows(k.network.runtime, d.host):
-			report(h.path+".command", fmt.Sprintf("%s downloads from %s, which is allowed in no phase: allow it under install in a network policy", d.program, d.host))
+		case d.Host == "" && len(k.network.install) == 0:
+			report(h.path+".command", fmt.Sprintf("%s downloads, and nothing is allowed in the install phase: allow its hosts under install in a network policy", d.Program))
+		case d.Host != "" && !allows(k.network.install, d.Host) && !allows(k.network.runtime, d.Host):
+			report(h.path+".command", fmt.Sprintf("%s downloads from %s, which is allowed in no phase: allow it under install in a network policy", d.Program, d.Host))
 		}
 	})
 }
 
-// A download is one that a command makes. Host is "" if only the program knows
-// where from.
-type download struct{ program, host string }
-
 // downloads calls found once for each different download of each install hook.
-func (k *kit) downloads(found func(hook, download)) {
+func (k *kit) downloads(found func(hook, install.Download)) {
 	for _, h := range k.hooks {
 		if !h.install {
 			continue
 		}
-		told := map[download]bool{}
-		for _, cmd := range h.script.commands {
-			for _, d := range downloadsOf(simple(cmd)) {
+		told := map[install.Download]bool{}
+		for _, cmd := range h.script.Commands {
+			for _, d := range install.Downloads(shell.Simple(cmd)) {
 				if !told[d] {
 					told[d] = true
 					found(h, d)
@@ -218,212 +215,4 @@ func (k *kit) downloads(found func(hook, download)) {
 			}
 		}
 	}
-}
-
-var (
-	address  = regexp.MustCompile(`(?i)^(?:git\+)?(?:https?|ftp|git|ssh|git\+ssh)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:?#]+)`)
-	scpStyle = regexp.MustCompile(`^[A-Za-z0-9_-]+@([A-Za-z0-9.-]+):`)
-)
-
-// local reports whether traffic to host stays inside the sandbox or is another
-// capability's.
-func local(host string) bool {
-	return host == "localhost" || strings.HasPrefix(host, "127.") || host == "[::1]" || host == "0.0.0.0" ||
-		host == "host.kitbox.internal" || host == "host.docker.internal" || strings.Contains(host, unknown)
-}
-
-func downloadsOf(cmd []string) []download {
-	if len(cmd) == 0 {
-		return nil
-	}
-	program, args := cmd[0], cmd[1:]
-	hosts := func() (out []download) {
-		for i, a := range args {
-			if i > 0 && carries[args[i-1]] {
-				continue // an address within a header, or of something sent
-			}
-			m := address.FindStringSubmatch(a)
-			if m == nil && program == "git" {
-				m = scpStyle.FindStringSubmatch(a)
-			}
-			if m != nil && !local(strings.ToLower(m[1])) {
-				out = append(out, download{program, strings.ToLower(m[1])})
-			}
-		}
-		return out
-	}
-	switch program {
-	case "curl":
-		if slices.ContainsFunc(args, func(a string) bool {
-			return strings.HasPrefix(a, "--unix-socket") || strings.HasPrefix(a, "--abstract-unix-socket")
-		}) {
-			return nil
-		}
-		return hosts()
-	case "wget", "aria2c":
-		return hosts()
-	case "git":
-		if slices.ContainsFunc(args, func(a string) bool { return gitFetches[a] }) {
-			return hosts()
-		}
-		return nil
-	}
-	if out := hosts(); len(out) > 0 && len(installs(cmd)) > 0 {
-		return out
-	}
-	for _, p := range installs(cmd) {
-		if !p.local {
-			return []download{{program, ""}}
-		}
-	}
-	return nil
-}
-
-var (
-	carries    = words("-H --header -d --data -e --referer -A --user-agent -F --form --data-raw --data-binary")
-	gitFetches = words("clone fetch pull ls-remote submodule")
-)
-
-// A software is one that a package manager is told to install.
-type software struct {
-	name   string // "" if the command names none, such as npm ci
-	pinned bool   // to one version, or to one that only running would tell
-	local  bool   // a file or directory
-}
-
-// installs returns what cmd installs through a package manager that downloads.
-// Cmd is as [simple] returns it.
-func installs(cmd []string) []software {
-	if len(cmd) < 2 {
-		return nil
-	}
-	program, args := cmd[0], cmd[1:]
-	if m := strings.TrimRight(program, "0123456789."); m == "pip" || m == "python" {
-		if m == "python" {
-			if len(args) < 2 || args[0] != "-m" || args[1] != "pip" {
-				return nil
-			}
-			args = args[2:]
-		}
-		return managed(args, words("install"), words("-r -c -i -t -e --target --prefix --index-url --extra-index-url --requirement --constraint"), pip)
-	}
-	switch program {
-	case "apt-get", "apt", "aptitude":
-		return managed(args, words("install"), words("-o -t -c --target-release --option"), apt)
-	case "apk":
-		if slices.Contains(args, "--no-network") {
-			return nil
-		}
-		return managed(args, words("add"), words("-t --virtual -X --repository"), apt)
-	case "dnf", "yum", "microdnf", "zypper", "brew":
-		return managed(args, words("install"), nil, plain)
-	case "npm", "pnpm", "yarn", "bun":
-		return managed(args, words("install i add ci"), words("--prefix -C --registry --cwd"), npm)
-	case "uv":
-		if len(args) > 0 && (args[0] == "pip" || args[0] == "tool") {
-			args = args[1:]
-		}
-		return managed(args, words("install add"), words("-r -p --python"), pip)
-	case "pipx":
-		return managed(args, words("install"), nil, pip)
-	case "go":
-		return managed(args, words("install get"), nil, golang)
-	case "cargo":
-		if slices.ContainsFunc(args, func(a string) bool { return a == "--path" }) {
-			return nil
-		}
-		return flagged(managed(args, words("install"), words("--version --vers --root --git --tag --rev --branch --features"), plain), args, "--version", "--vers", "--tag", "--rev")
-	case "gem":
-		return flagged(managed(args, words("install"), words("-v --version -i --install-dir"), plain), args, "-v", "--version")
-	}
-	return nil
-}
-
-// managed returns the packages that stand behind one of the verbs. Valued are
-// the flags that take the next word.
-func managed(args []string, verbs, valued map[string]bool, parse func(string) software) []software {
-	verb := false
-	var out []software
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		switch {
-		case valued[a]:
-			if a == "-e" || a == "-r" || a == "--requirement" {
-				out = append(out, software{pinned: true, local: a == "-e"})
-			}
-			i++
-		case a == "--no-index" || a == "--dry-run" || a == "--offline" || a == "--no-download":
-			return nil
-		case strings.HasPrefix(a, "-"):
-		case !verb:
-			if !verbs[a] {
-				return nil
-			}
-			verb = true
-		case strings.HasPrefix(a, "./"), strings.HasPrefix(a, "/"), strings.HasPrefix(a, "../"), a == ".", strings.HasPrefix(a, "file:"):
-			out = append(out, software{pinned: true, local: true})
-		case strings.Contains(a, unknown):
-			out = append(out, software{name: strings.ReplaceAll(a, unknown, ""), pinned: true})
-		default:
-			out = append(out, parse(a))
-		}
-	}
-	if verb && out == nil {
-		out = []software{{pinned: true}}
-	}
-	return out
-}
-
-func flagged(list []software, args []string, flags ...string) []software {
-	for _, a := range args {
-		for _, f := range flags {
-			if a == f || strings.HasPrefix(a, f+"=") {
-				for i := range list {
-					list[i].pinned = true
-				}
-			}
-		}
-	}
-	return list
-}
-
-func plain(s string) software { return software{name: s} }
-
-func apt(s string) software {
-	name := strings.TrimRight(s[:indexOf(s, "=~<>@")], "+")
-	return software{name: name, pinned: len(name) < len(strings.TrimRight(s, "+"))}
-}
-
-func pip(s string) software {
-	if address.MatchString(s) {
-		return software{name: path.Base(s), pinned: strings.Contains(path.Base(s), "@")}
-	}
-	name := s[:indexOf(s, "=<>~!@[ ;")]
-	rest, _, _ := strings.Cut(s[len(name):], ";")
-	return software{name: name, pinned: strings.Contains(rest, "==") || strings.Contains(rest, "@") && !strings.HasSuffix(rest, "@latest")}
-}
-
-func npm(s string) software {
-	at := strings.LastIndexByte(s, '@')
-	if at <= 0 {
-		return software{name: s}
-	}
-	v := s[at+1:]
-	return software{name: s[:at], pinned: v != "" && v[0] >= '0' && v[0] <= '9'}
-}
-
-func golang(s string) software {
-	name, version, _ := strings.Cut(s, "@")
-	base := path.Base(name)
-	if len(base) > 1 && base[0] == 'v' && strings.Trim(base[1:], "0123456789") == "" {
-		base = path.Base(path.Dir(name))
-	}
-	return software{name: base, pinned: version != "latest" && version != "" && version != "main" && version != "master", local: strings.HasPrefix(name, ".")}
-}
-
-func indexOf(s, chars string) int {
-	if i := strings.IndexAny(s, chars); i >= 0 {
-		return i
-	}
-	return len(s)
 }

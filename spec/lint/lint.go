@@ -19,6 +19,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/lint/recipe"
 )
 
 // A Rule is one thing that authors stumble over.
@@ -50,11 +51,15 @@ type Options struct {
 	Ignore []string
 }
 
-// rules in the order in which [Rules] lists them.
-var rules = []struct {
+// A check is a rule and what applies it. Find is nil where the finding is made
+// elsewhere and only its id is kept here.
+type check struct {
 	Rule
-	check func(*kit, reporter)
-}{
+	find func(*kit, reporter)
+}
+
+// rules in the order in which [Rules] lists them.
+var rules = []check{
 	{Rule{"hook-env-undeclared", "a hook reads a variable that it does not declare in env", ""}, hookEnv},
 	{Rule{"install-host-runtime-only", "an install hook downloads from a host that is allowed only at runtime", ""}, installRuntimeOnly},
 	{Rule{"install-host-not-allowed", "an install hook downloads, and the install phase does not allow it", ""}, installNotAllowed},
@@ -94,12 +99,7 @@ func Rules() []Rule {
 
 // Known reports whether id is that of a rule.
 func Known(id string) bool {
-	return slices.ContainsFunc(rules, func(r struct {
-		Rule
-		check func(*kit, reporter)
-	}) bool {
-		return r.ID == id
-	})
+	return slices.ContainsFunc(rules, func(r check) bool { return r.ID == id })
 }
 
 // ID returns the id under which a warning of package spec can be silenced, or
@@ -123,10 +123,10 @@ func Check(d *spec.Document, o Options) []Finding {
 	silenced, unknown := ignored(d.Text())
 	var out []Finding
 	for _, r := range rules {
-		if r.check == nil || silenced[r.ID] || slices.Contains(o.Ignore, r.ID) {
+		if r.find == nil || silenced[r.ID] || slices.Contains(o.Ignore, r.ID) {
 			continue
 		}
-		r.check(k, func(path, message string) {
+		r.find(k, func(path, message string) {
 			out = append(out, Finding{r.ID, d.Place(spec.Diagnostic{
 				Severity: spec.Warning, Stage: spec.StageValidate, Path: path, Message: message, Statement: r.Statement,
 			})})
@@ -185,7 +185,7 @@ type kit struct {
 	names   []string // words of what it is called
 	entries []entry
 	hooks   []hook
-	recipe  recipe
+	recipe  recipe.Recipe
 	network network
 }
 
@@ -216,7 +216,7 @@ func gather(d *spec.Document, o Options) *kit {
 	if text == "" {
 		text = cmp.Or(d.Build, o.Recipe)
 	}
-	k.recipe = parseRecipe(text)
+	k.recipe = recipe.Parse(text)
 	for _, e := range k.entries {
 		switch e.Type {
 		case typeLifecycle:
@@ -226,6 +226,14 @@ func gather(d *spec.Document, o Options) *kit {
 		}
 	}
 	return k
+}
+
+func words(s string) map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(s) {
+		m[w] = true
+	}
+	return m
 }
 
 // nameWords splits a name, without the words that say no more than that it is

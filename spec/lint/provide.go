@@ -10,6 +10,9 @@ import (
 
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
+	"github.com/kitbox-dev/kitbox/spec/lint/install"
+	"github.com/kitbox-dev/kitbox/spec/lint/recipe"
+	"github.com/kitbox-dev/kitbox/spec/lint/shell"
 )
 
 // roles are names that say what a Kit is for rather than whose software it is.
@@ -89,20 +92,20 @@ var latestSegment = regexp.MustCompile(`/latest(/|$)`)
 // installs without naming a version. That the version stands anywhere in the
 // recipe counts as pinning it.
 func floatingProvide(k *kit, report reporter) {
-	var scripts []script
-	for _, s := range k.recipe.stages {
-		scripts = append(scripts, s.runs...)
+	var scripts []shell.Script
+	for _, s := range k.recipe.Stages {
+		scripts = append(scripts, s.Runs...)
 	}
 	hooks := ""
 	for _, h := range k.hooks {
 		scripts = append(scripts, h.script)
-		for _, c := range h.script.commands {
+		for _, c := range h.script.Commands {
 			hooks += strings.Join(c, " ") + "\n"
 		}
 	}
 	for i, s := range k.Provides {
 		p, err := constraint.ParseProvide(s)
-		if err != nil || p.Version == "" || strings.Contains(k.recipe.text, p.Version) || strings.Contains(hooks, p.Version) {
+		if err != nil || p.Version == "" || strings.Contains(k.recipe.Text, p.Version) || strings.Contains(hooks, p.Version) {
 			continue
 		}
 		if how := floats(p.Name.Base, scripts, k.recipe); how != "" {
@@ -113,25 +116,25 @@ func floatingProvide(k *kit, report reporter) {
 
 // floats says how name comes to be installed in whatever version is current, or
 // returns "".
-func floats(name string, scripts []script, r recipe) string {
+func floats(name string, scripts []shell.Script, r recipe.Recipe) string {
 	how := ""
 	for _, s := range scripts {
-		for _, cmd := range s.commands {
-			cmd = simple(cmd)
-			for _, p := range installs(cmd) {
-				if path.Base(p.name) != name {
+		for _, cmd := range s.Commands {
+			cmd = shell.Simple(cmd)
+			for _, p := range install.Software(cmd) {
+				if path.Base(p.Name) != name {
 					continue
 				}
-				if p.pinned {
+				if p.Pinned {
 					return ""
 				}
-				how = cmd[0] + " installs the latest " + p.name
+				how = cmd[0] + " installs the latest " + p.Name
 			}
 			if len(cmd) == 0 || cmd[0] != "curl" && cmd[0] != "wget" {
 				continue
 			}
 			for _, a := range cmd[1:] {
-				if address.MatchString(a) && latestSegment.MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
+				if install.Address.MatchString(a) && latestSegment.MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
 					how = cmd[0] + " downloads the latest release"
 				}
 			}
@@ -140,7 +143,7 @@ func floats(name string, scripts []script, r recipe) string {
 	if how != "" {
 		return how
 	}
-	if image, _ := r.base(); image != "" {
+	if image, _ := r.Base(); image != "" {
 		repository, tag, _ := strings.Cut(path.Base(image), ":")
 		if repository == name && (tag == "" || tag == "latest") && !strings.Contains(image, "@") {
 			return "the recipe starts from " + image

@@ -1,35 +1,39 @@
-package lint
+// Package shell reads shell text for the questions that warnings ask: which
+// variables it reads and sets, and which commands it has.
+//
+// It is no shell and executes nothing.
+package shell
 
 import (
 	"path"
 	"strings"
 )
 
-// A script is what a shell text does that the rules ask about. It is read with
+// A Script is what a shell text does that the rules ask about. It is read with
 // a scanner that knows quoting, expansions and here-documents, and nothing of
 // control flow: whatever is ambiguous counts in the author's favour.
-type script struct {
-	reads    []read
-	sets     map[string]bool
-	opaque   bool // sources a file or evaluates text: variables can come from anywhere
-	commands [][]string
+type Script struct {
+	Reads    []Read
+	Sets     map[string]bool
+	Opaque   bool       // sources a file or evaluates text: variables can come from anywhere
+	Commands [][]string // words without quotes, those of substitutions and nested scripts included
 }
 
-// A read is one expansion of a variable.
-type read struct {
-	name     string
-	fallback bool // with a value for when it is unset
+// A Read is one expansion of a variable.
+type Read struct {
+	Name     string
+	Fallback bool // with a value for when it is unset
 }
 
-// unknown stands in a word for text that only running would tell.
-const unknown = "\x00"
+// Unknown stands in a word for text that only running would tell.
+const Unknown = "\x00"
 
-// parseShell reads text. Kit placeholders in it are unknown text.
-func parseShell(text string) script {
+// Parse reads text. Kit placeholders in it are unknown text.
+func Parse(text string) Script {
 	p := shell{s: neutral(text)}
-	p.out.sets = map[string]bool{}
+	p.out.Sets = map[string]bool{}
 	p.list(0)
-	for _, words := range p.out.commands {
+	for _, words := range p.out.Commands {
 		p.note(words)
 	}
 	p.out.nested(maxNested)
@@ -40,17 +44,17 @@ func parseShell(text string) script {
 const maxNested = 3
 
 // nested adds the commands of scripts that s hands to another shell.
-func (s *script) nested(levels int) {
+func (s *Script) nested(levels int) {
 	if levels == 0 {
 		return
 	}
-	for _, cmd := range s.commands {
+	for _, cmd := range s.Commands {
 		if text, _, ok := handed(cmd); ok {
 			inner := shell{s: text}
-			inner.out.sets = map[string]bool{}
+			inner.out.Sets = map[string]bool{}
 			inner.list(0)
 			inner.out.nested(levels - 1)
-			s.commands = append(s.commands, inner.out.commands...)
+			s.Commands = append(s.Commands, inner.out.Commands...)
 		}
 	}
 }
@@ -68,7 +72,7 @@ func neutral(s string) string {
 			return out.String()
 		}
 		_, s, _ = strings.Cut(rest, "}}")
-		out.WriteString(unknown)
+		out.WriteString(Unknown)
 	}
 }
 
@@ -77,7 +81,7 @@ type shell struct {
 	i     int
 	depth int
 	docs  []heredoc
-	out   script
+	out   Script
 }
 
 type heredoc struct {
@@ -117,7 +121,7 @@ func (p *shell) list(closing byte) {
 		endWord()
 		redirected = false
 		if len(words) > 0 {
-			p.out.commands = append(p.out.commands, words)
+			p.out.Commands = append(p.out.Commands, words)
 		}
 		words = nil
 	}
@@ -151,7 +155,7 @@ func (p *shell) list(closing byte) {
 		case c == '`':
 			p.i++
 			inWord = true
-			word.WriteString(unknown)
+			word.WriteString(Unknown)
 			p.list('`')
 		case c == '<' || c == '>':
 			if inWord && strings.Trim(word.String(), "0123456789") == "" {
@@ -212,7 +216,7 @@ func (p *shell) text(word *strings.Builder, closing byte) {
 			p.i += 2
 		case c == '`':
 			p.i++
-			word.WriteString(unknown)
+			word.WriteString(Unknown)
 			p.list('`')
 		case c == '$':
 			p.dollar(word)
@@ -228,15 +232,15 @@ func (p *shell) dollar(word *strings.Builder) {
 	switch {
 	case p.peek("(("):
 		p.i += 2
-		word.WriteString(unknown)
+		word.WriteString(Unknown)
 		p.arithmetic()
 	case p.peek("("):
 		p.i++
-		word.WriteString(unknown)
+		word.WriteString(Unknown)
 		p.list(')')
 	case p.peek("{"):
 		p.i++
-		word.WriteString(unknown)
+		word.WriteString(Unknown)
 		p.braces()
 	case p.peek("'"):
 		p.i++
@@ -247,17 +251,17 @@ func (p *shell) dollar(word *strings.Builder) {
 			p.i++
 		}
 		p.i = min(p.i+1, len(p.s))
-		word.WriteString(unknown)
+		word.WriteString(Unknown)
 	case p.peek(`"`):
 	default:
 		name := p.name()
 		switch {
 		case name != "":
-			p.out.reads = append(p.out.reads, read{name, false})
-			word.WriteString(unknown)
+			p.out.Reads = append(p.out.Reads, Read{name, false})
+			word.WriteString(Unknown)
 		case p.more() && strings.IndexByte("0123456789@*#?$!-", p.s[p.i]) >= 0:
 			p.i++
-			word.WriteString(unknown)
+			word.WriteString(Unknown)
 		default:
 			word.WriteByte('$')
 		}
@@ -275,9 +279,9 @@ func (p *shell) braces() {
 	}
 	if name := p.name(); name != "" {
 		op := strings.TrimPrefix(p.s[p.i:], ":")
-		p.out.reads = append(p.out.reads, read{name, op != "" && strings.IndexByte("-=+", op[0]) >= 0})
+		p.out.Reads = append(p.out.Reads, Read{name, op != "" && strings.IndexByte("-=+", op[0]) >= 0})
 		if strings.HasPrefix(op, "=") {
-			p.out.sets[name] = true
+			p.out.Sets[name] = true
 		}
 	}
 	var skip strings.Builder
@@ -418,25 +422,25 @@ func (p *shell) note(cmd []string) {
 	}
 	switch args := cmd[1:]; cmd[0] {
 	case ".", "source", "eval":
-		p.out.opaque = true
+		p.out.Opaque = true
 	case "for", "select":
 		if len(args) > 0 {
-			p.out.sets[args[0]] = true
+			p.out.Sets[args[0]] = true
 		}
 	case "export":
 		for _, a := range args {
 			name, _, ok := strings.Cut(a, "=")
 			if ok {
-				p.out.sets[name] = true
+				p.out.Sets[name] = true
 			}
-			if strings.Contains(name, unknown) {
-				p.out.opaque = true
+			if strings.Contains(name, Unknown) {
+				p.out.Opaque = true
 			}
 		}
 	case "declare", "typeset", "local", "readonly", "read", "mapfile", "readarray", "getopts", "printf", "let", "unset":
 		for _, a := range args {
 			name, _, _ := strings.Cut(a, "=")
-			p.out.sets[strings.TrimRight(name, "+")] = true
+			p.out.Sets[strings.TrimRight(name, "+")] = true
 		}
 	}
 }
@@ -451,7 +455,7 @@ func (p *shell) assignments(cmd []string) []string {
 		}
 		switch {
 		case ok && validName(name):
-			p.out.sets[name] = true
+			p.out.Sets[name] = true
 		case !reserved[cmd[0]]:
 			return cmd
 		}
@@ -469,10 +473,10 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// simple returns cmd without reserved words, assignments and the programs that
+// Simple returns cmd without reserved words, assignments and the programs that
 // only run another one.
-func simple(cmd []string) []string {
-	p := shell{out: script{sets: map[string]bool{}}}
+func Simple(cmd []string) []string {
+	p := shell{out: Script{Sets: map[string]bool{}}}
 	for {
 		if cmd = p.assignments(cmd); len(cmd) == 0 {
 			return nil
@@ -508,22 +512,22 @@ var wrappers = map[string]string{
 // shells are the programs that read a script behind -c.
 var shells = words("sh bash dash ash zsh ksh mksh busybox")
 
-// scriptOf returns what a hook's command has a shell do. An argument list that
-// starts no shell is one command.
-func scriptOf(command string, argv []string) script {
+// Of returns what a command has a shell do: text is run by one, an argument
+// list, if it is not nil, as it is. A list that starts no shell is one command.
+func Of(command string, argv []string) Script {
 	if argv == nil {
-		return parseShell(command)
+		return Parse(command)
 	}
 	cmd := make([]string, len(argv))
 	for i, w := range argv {
 		cmd[i] = neutral(w)
 	}
 	if text, login, ok := handed(cmd); ok {
-		s := parseShell(text)
-		s.opaque = s.opaque || login
+		s := Parse(text)
+		s.Opaque = s.Opaque || login
 		return s
 	}
-	return script{sets: map[string]bool{}, commands: [][]string{cmd}}
+	return Script{Sets: map[string]bool{}, Commands: [][]string{cmd}}
 }
 
 // handed returns the script that cmd hands to a shell with -c, and whether that

@@ -1,33 +1,41 @@
-package lint
+// Package recipe reads Dockerfiles for the questions that warnings ask: what
+// the stages start from and what they run.
+//
+// It builds nothing and judges nothing; what it does not understand it leaves
+// out.
+package recipe
 
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/kitbox-dev/kitbox/spec/lint/shell"
 )
 
-// A recipe is a Dockerfile as far as the rules ask about it.
-type recipe struct {
-	stages []stage
-	text   string
+// A Recipe is a Dockerfile. The zero value is an empty one.
+type Recipe struct {
+	Stages []Stage
+	Text   string
 }
 
-type stage struct {
-	from string // the base, with arguments resolved from their defaults; "" if they have none
-	name string
-	runs []script
-	adds bool // copies or adds a file system, or accounts
+// A Stage is one FROM and what follows.
+type Stage struct {
+	From string // the base, with arguments resolved from their defaults; "" if they have none
+	Name string
+	Runs []shell.Script
+	Adds bool // copies or adds a file system, or accounts
 }
 
-// parseRecipe reads a Dockerfile. Text it does not understand it leaves out.
-func parseRecipe(text string) recipe {
-	r := recipe{text: text}
+// Parse reads a Dockerfile.
+func Parse(text string) Recipe {
+	r := Recipe{Text: text}
 	args := map[string]string{}
 	for _, in := range instructions(text) {
 		switch in.name {
 		case "ARG":
 			for _, a := range strings.Fields(in.args) {
 				name, value, _ := strings.Cut(a, "=")
-				if len(r.stages) == 0 {
+				if len(r.Stages) == 0 {
 					args[name] = strings.Trim(value, `"'`)
 				}
 			}
@@ -41,21 +49,21 @@ func parseRecipe(text string) recipe {
 			if len(words) == 0 {
 				continue
 			}
-			s := stage{from: substitute(words[0], args)}
+			s := Stage{From: substitute(words[0], args)}
 			if len(words) == 3 && strings.EqualFold(words[1], "as") {
-				s.name = words[2]
+				s.Name = words[2]
 			}
-			r.stages = append(r.stages, s)
+			r.Stages = append(r.Stages, s)
 		case "RUN":
-			if n := len(r.stages); n > 0 {
-				r.stages[n-1].runs = append(r.stages[n-1].runs, in.script())
+			if n := len(r.Stages); n > 0 {
+				r.Stages[n-1].Runs = append(r.Stages[n-1].Runs, in.script())
 			}
 		case "COPY", "ADD":
-			if n := len(r.stages); n > 0 {
+			if n := len(r.Stages); n > 0 {
 				if f := strings.Fields(in.args); len(f) > 1 {
 					switch strings.Trim(f[len(f)-1], `"]`) {
 					case "/", "/etc", "/etc/", "/etc/passwd":
-						r.stages[n-1].adds = true
+						r.Stages[n-1].Adds = true
 					}
 				}
 			}
@@ -64,21 +72,21 @@ func parseRecipe(text string) recipe {
 	return r
 }
 
-// base returns the image that the last stage comes down to, through the stages
+// Base returns the image that the last stage comes down to, through the stages
 // it is built on, and those stages. The image is "" if it cannot be told.
-func (r recipe) base() (image string, chain []stage) {
-	n := len(r.stages) - 1
+func (r Recipe) Base() (image string, chain []Stage) {
+	n := len(r.Stages) - 1
 	for n >= 0 {
-		s := r.stages[n]
+		s := r.Stages[n]
 		chain = append(chain, s)
 		next := -1
-		for i := range r.stages[:n] {
-			if r.stages[i].name != "" && strings.EqualFold(r.stages[i].name, s.from) {
+		for i := range r.Stages[:n] {
+			if r.Stages[i].Name != "" && strings.EqualFold(r.Stages[i].Name, s.From) {
 				next = i
 			}
 		}
 		if next < 0 {
-			return s.from, chain
+			return s.From, chain
 		}
 		n = next
 	}
@@ -129,17 +137,17 @@ type instruction struct {
 }
 
 // script returns what a RUN has the shell do.
-func (in instruction) script() script {
+func (in instruction) script() shell.Script {
 	if strings.HasPrefix(strings.TrimSpace(in.args), "[") {
 		var argv []string
 		if json.Unmarshal([]byte(in.args), &argv) == nil && len(argv) > 0 {
-			return scriptOf("", argv)
+			return shell.Of("", argv)
 		}
 	}
 	if in.docs != "" && strings.HasPrefix(in.args, "<<") {
-		return parseShell(in.docs) // the document is the script
+		return shell.Parse(in.docs) // the document is the script
 	}
-	return parseShell(in.args + "\n" + in.docs)
+	return shell.Parse(in.args + "\n" + in.docs)
 }
 
 // instructions splits a Dockerfile.
@@ -200,9 +208,22 @@ func documents(args string) []string {
 		if !ok || strings.HasPrefix(rest, "<") {
 			continue
 		}
-		if rest = strings.Trim(strings.TrimPrefix(rest, "-"), `"'\`); validName(rest) {
+		if rest = strings.Trim(strings.TrimPrefix(rest, "-"), `"'\`); identifier(rest) {
 			out = append(out, rest)
 		}
 	}
 	return out
+}
+
+func nameByte(c byte, digits bool) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || digits && c >= '0' && c <= '9'
+}
+
+func identifier(s string) bool {
+	for i := range len(s) {
+		if !nameByte(s[i], i > 0) {
+			return false
+		}
+	}
+	return s != ""
 }
