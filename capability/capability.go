@@ -175,7 +175,9 @@ type Definition struct {
 	// about r: problems in field order, claims, and surface lines. In the
 	// authored and published forms a value that still holds a reference is
 	// judged leniently (§6), and a claim whose key still holds one is left
-	// out. A config that does not decode yields a problem and nothing else.
+	// out. A config that does not decode yields a problem and nothing else; one
+	// that decodes has its lines even if its values are wrong, so that a grant
+	// does not vanish from the surface by being malformed.
 	Inspect func(r Request, f Form, in *Inspection)
 
 	// Merge combines all contributions of Types, in composition order. The

@@ -70,7 +70,7 @@ var definition = capability.Definition{
 func Definition() capability.Definition { return definition }
 
 func (c *Config) judge(f capability.Form, open capability.Open, in *capability.Inspection) {
-	known := !open.Has("config.port") && !capability.HasReference(c.Transport) && !capability.HasReference(c.Family)
+	known := !open.Has("config.port") && !capability.HasReference(c.Family)
 	if !open.Has("config.port") && (c.Port < 1 || c.Port > 65535) {
 		in.Problem("config.port", "must be a port from 1 to 65535")
 		known = false
@@ -83,11 +83,11 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 		in.Problem("config.family", fmt.Sprintf("%q is not an address family: write ipv4 or ipv6", c.Family))
 		known = false
 	}
+	key := c.Key()
 	if known {
-		key := c.Key()
 		in.Claim(capability.Claim{Space: "host port", Key: key, At: "config.port", What: "host port"})
-		in.Line(capability.ListHostPorts, key)
 	}
+	in.Line(capability.ListHostPorts, key)
 }
 
 // mergeAll grants a service once, whoever asks: the label is not identity.

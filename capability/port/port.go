@@ -73,11 +73,11 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 		in.Problem("config.transport", fmt.Sprintf("%q is not a transport: write tcp or udp", c.Transport))
 		known = false
 	}
+	key := c.Key()
 	if known {
-		key := c.Key()
 		in.Claim(capability.Claim{Space: "port", Key: key, At: "config.container", What: "port"})
-		in.Line(capability.ListPorts, key)
 	}
+	in.Line(capability.ListPorts, key)
 }
 
 // mergeAll publishes a port once, whoever asks: the label is not identity.

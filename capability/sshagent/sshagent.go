@@ -81,15 +81,14 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 	judgeList(c.Sign, "config.sign", namespaceFault, f, in)
 	judgeList(c.Authenticate, "config.authenticate", destinationFault, f, in)
 
-	if phaseFault != "" {
-		return
-	}
 	for _, p := range c.Phase {
-		in.Claim(capability.Claim{Space: "ssh-agent", Key: string(p), At: "config.phase", What: "ssh-agent phase"})
+		if phaseFault == "" {
+			in.Claim(capability.Claim{Space: "ssh-agent", Key: string(p), At: "config.phase", What: "ssh-agent phase"})
+		}
 		if p != phase.Runtime {
 			c.project(capability.ListSSHAgentInstall, open, in)
 		}
-		// A phase that is still open may turn out to be either.
+		// What is not a phase, because it is still open, may turn out to be either.
 		if p != phase.Install {
 			c.project(capability.ListSSHAgentRuntime, open, in)
 		}

@@ -60,7 +60,7 @@ func TestPathIsTheIdentity(t *testing.T) {
 	ct.Lines(t, d, r, "storagePaths /d/a")
 	ct.Claims(t, d, ct.Request(volume.Type, `{"path":"/d/${{ kit.args.s }}"}`))
 	ct.Claims(t, d, ct.Request(volume.Type, `{"path":"d"}`))
-	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"d"}`))
+	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"d"}`), "storagePaths d")
 	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"/d","bad":1}`))
 }
 
