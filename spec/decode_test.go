@@ -386,10 +386,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func is(err, target error) bool {
-	if target == nil {
-		return err == nil
-	}
-	return errors.Is(err, target)
-}

@@ -27,6 +27,13 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Volumes are the storage requests behind some of Machine.Mounts.
+	Volumes []Volume `json:"volumes"`
+
+	// Workspace is the host directory mounted at Launch.Dir; empty when the
+	// workspace is a directory of the sandbox itself.
+	Workspace string `json:"workspace,omitempty"`
+
 	// Surface is the permission surface that was granted, in the canonical
 	// JSON of package spec/surface.
 	Surface json.RawMessage `json:"surface"`
@@ -108,6 +115,10 @@ type Launch struct {
 	Env               []string `json:"env"` // NAME=value, the final container environment, sorted
 	Dir               string   `json:"dir"`
 	User              Identity `json:"user"`
+	// Owned names the variables of Env that belong to the host: an override
+	// at exec does not reach them.
+	Owned []string `json:"owned,omitempty"`
+
 	// Bash makes the engine start the workload under bash, so that the file
 	// named by BASH_ENV is sourced.
 	Bash bool `json:"bash,omitempty"`
@@ -120,4 +131,17 @@ type Identity struct {
 	GID  uint32   `json:"gid"`
 	Home string   `json:"home"`
 	Gids []uint32 `json:"gids,omitempty"` // supplementary groups
+}
+
+// A Volume is one storage request as it was granted. Its terms are kept with
+// the storage, since a later sandbox of the same name must ask for the same.
+type Volume struct {
+	Path      string   `json:"path"`                // cleaned, in the machine
+	Kits      []string `json:"kits"`                // who asks for it
+	Source    string   `json:"source,omitempty"`    // host directory of the data; empty for tmpfs
+	Tmpfs     bool     `json:"tmpfs,omitempty"`     // memory, gone at stop
+	SizeBytes *int64   `json:"sizeBytes,omitempty"` // nil: not stated
+	Mode      *uint32  `json:"mode,omitempty"`      // of fresh storage; nil: not stated
+	Transient bool     `json:"transient,omitempty"` // ends with the sandbox, whose made-up name nobody could ask for again
+	Note      string   `json:"note,omitempty"`      // what the user should know, e.g. that the size is advisory
 }

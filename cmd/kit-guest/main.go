@@ -1,0 +1,115 @@
+// Command kit-guest is the first process of every machine. It is started by a
+// driver, never by hand.
+//
+//	kit-guest init    build the machine described on descriptor 3, then serve on 4
+//	kit-guest serve   serve on descriptor 3, in a machine that is built already
+//	kit-guest hold    keep this process's namespaces until stdin ends
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/guest/agent"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+)
+
+func main() {
+	mode := ""
+	if len(os.Args) > 1 {
+		mode = os.Args[1]
+	}
+	// Before anything else: a descriptor that some ancestor forgot must not
+	// reach a command of the machine, nor stay open in here.
+	kept := map[string]uint{"init": 2, "serve": 1}[mode]
+	if err := unix.CloseRange(3+kept, ^uint(0), 0); err != nil {
+		fatal("closing inherited descriptors: %v", err)
+	}
+	if kept > 0 {
+		if err := unix.CloseRange(3, 2+kept, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			fatal("closing inherited descriptors on exec: %v", err)
+		}
+	}
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4)) // each processor may cost a thread, and threads count as processes
+	syscall.Umask(0o022)
+
+	switch mode {
+	case "init":
+		control := stream(3).(*net.UnixConn)
+		ln, err := build(control)
+		inside.Report(control, err)
+		control.Close()
+		if err != nil {
+			os.Exit(1)
+		}
+		serve(ln)
+	case "serve":
+		ln, err := listener(3)
+		if err != nil {
+			fatal("%v", err)
+		}
+		serve(ln)
+	case "hold":
+		io.Copy(io.Discard, os.Stdin)
+	default:
+		fatal("this program is started by kitbox")
+	}
+}
+
+// build makes the machine and returns where to serve.
+func build(control *net.UnixConn) (net.Listener, error) {
+	ln, err := listener(4)
+	if err != nil {
+		return nil, err
+	}
+	c, fds, err := inside.Receive(control)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the machine's description: %w", err)
+	}
+	if err := inside.Detach(c.Hostname); err != nil {
+		return nil, err
+	}
+	if err := inside.Build(c, fds); err != nil {
+		return nil, err
+	}
+	// Executed through a descriptor, it would be called "5" in ps.
+	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
+	return ln, inside.Confine(c.Capabilities)
+}
+
+func serve(ln net.Listener) {
+	if err := new(agent.Agent).Serve(ln); err != nil {
+		fatal("%v", err)
+	}
+}
+
+func listener(fd uintptr) (net.Listener, error) {
+	f := os.NewFile(fd, "listener")
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %d: %w", fd, err)
+	}
+	return ln, nil
+}
+
+func stream(fd uintptr) net.Conn {
+	f := os.NewFile(fd, "control")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		fatal("descriptor %d: %v", fd, err)
+	}
+	return c
+}
+
+func fatal(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "kit-guest: "+format+"\n", args...)
+	os.Exit(1)
+}

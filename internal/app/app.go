@@ -1,0 +1,121 @@
+// Package app puts the programs together: it is the only place that sees the
+// command line, the engine, the driver and the boundary at once.
+//
+// There is no logic here that could be tested without all of them; what there
+// is to decide is decided in the packages that are joined.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/cli"
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
+	"github.com/kitbox-dev/kitbox/internal/engine"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store"
+)
+
+// Version is set when kitbox is built.
+var Version = "dev"
+
+// Main is the kitbox program; args are its arguments with its name. The name
+// tells a keeper from a command.
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == keeper.ProcessName {
+		e, err := newEngine()
+		return keeper.Main(args, func(dir string) (*keeper.Keeper, error) {
+			if err != nil {
+				return nil, err
+			}
+			return e.OpenKeeper(dir)
+		})
+	}
+	// SIGHUP too: a terminal that is closed ends what was started in it.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: Version}
+	e, err := newEngine()
+	if err != nil {
+		none := unavailable{err}
+		env.Runtime, env.Images, env.Builder = none, none, none
+	} else {
+		env.Runtime, env.Images, env.Builder = e, e, e
+	}
+	env.Doctor = doctor{libexec: libexec()}
+	return cli.Main(ctx, env)
+}
+
+// newEngine joins the engine with what it needs. It reads nothing but the
+// environment.
+func newEngine() (*engine.Engine, error) {
+	home, err := store.DefaultDir(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	bin := libexec()
+	return engine.New(engine.Config{
+		Home:      home,
+		Driver:    &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
+		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:    attach,
+		Pattern:   egress.CheckPattern,
+		BootFiles: bootFiles,
+		Rootless:  rootless(),
+		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
+	}), nil
+}
+
+// libexec are the directories in which the other programs may be: the one that
+// KITBOX_LIBEXEC names, that of this program, and the one beside it where an
+// installation puts them.
+func libexec() []string {
+	var dirs []string
+	if d := os.Getenv("KITBOX_LIBEXEC"); d != "" {
+		dirs = append(dirs, d)
+	}
+	if exe, err := os.Executable(); err == nil {
+		dir := filepath.Dir(exe)
+		dirs = append(dirs, dir, filepath.Join(filepath.Dir(dir), "libexec", "kitbox"))
+	}
+	return dirs
+}
+
+// program finds one of ours; empty lets whoever needs it say what is missing.
+func program(dirs []string, name string) string {
+	for _, d := range dirs {
+		p := filepath.Join(d, name)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return p
+		}
+	}
+	return ""
+}
+
+func bootFiles(hostname string) []plan.BootFile {
+	return []plan.BootFile{
+		{Path: "/etc/hostname", Content: hostname + "\n"},
+		{Path: "/etc/hosts", Content: control.Hosts(hostname)},
+		{Path: "/etc/resolv.conf", Content: control.ResolvConf()},
+	}
+}
+
+// unavailable stands in for an engine that cannot be: every command that needs
+// one says why, and those that need none work.
+type unavailable struct{ err error }
+
+func (u unavailable) fail() error {
+	if u.err == nil {
+		return errors.New("unavailable")
+	}
+	return fmt.Errorf("kitbox cannot work here: %w", u.err)
+}

@@ -1,0 +1,105 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// namesFile remembers which name got which synthetic address, so that addresses
+// that programs of the sandbox still hold mean the same to the next keeper.
+const namesFile = "names.jsonl"
+
+// attach puts a boundary for p around a network namespace.
+func attach(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
+	policy, err := egress.New(p.Egress.Rules)
+	if err != nil {
+		return nil, err
+	}
+	names, err := openNames(filepath.Join(dir, namesFile))
+	if err != nil {
+		return nil, err
+	}
+	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
+		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add})
+	if err != nil {
+		names.close()
+		return nil, err
+	}
+	return boundary{b, names}, nil
+}
+
+// boundary is a [control.Boundary] as the keeper wants it.
+type boundary struct {
+	b     *control.Boundary
+	names *names
+}
+
+// SetPhase implements [keeper.Boundary].
+func (b boundary) SetPhase(_ context.Context, p plan.Phase) error {
+	b.b.SetPhase(p)
+	return nil
+}
+
+// Close implements [keeper.Boundary].
+func (b boundary) Close() error { return errors.Join(b.b.Close(), b.names.close()) }
+
+// names is the file of synthetic names, one entry a line; later lines win.
+type names struct {
+	earlier []dns.Entry
+
+	mu sync.Mutex
+	f  *os.File // guarded by mu
+}
+
+func openNames(path string) (*names, error) {
+	n := new(names)
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		var e dns.Entry
+		// A line that a crash cut short is a name that nobody was told of.
+		if json.Unmarshal(s.Bytes(), &e) == nil && e.Name != "" && e.Index != 0 {
+			n.earlier = append(n.earlier, e)
+		}
+	}
+	if n.f, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+		return nil, err
+	}
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		if _, err := n.f.WriteString("\n"); err != nil {
+			return nil, errors.Join(err, n.f.Close())
+		}
+	}
+	return n, nil
+}
+
+// add records e before its address is given out. It does not wait for the disk:
+// a power cut ends the programs that hold the address as well.
+func (n *names) add(e dns.Entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Fprintf(n.f, "{\"name\":%q,\"index\":%d}\n", e.Name, e.Index)
+}
+
+func (n *names) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.f.Close()
+}

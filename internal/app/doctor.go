@@ -1,0 +1,202 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// doctor implements [sandbox.Doctor] by trying what kitbox does.
+type doctor struct{ libexec []string }
+
+// Examine implements [sandbox.Doctor].
+func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
+	fs := []sandbox.Finding{
+		kernel(), userNamespaces(ctx), overlay(), cgroups(), boundaryWorks(ctx),
+		d.program("kit-guest", true, "runs inside every sandbox"),
+		d.program("kit-builder", false, "builds Kits that are given as directories"),
+		tool("mmdebstrap", "makes the platform base: apt-get install mmdebstrap"),
+	}
+	if os.Geteuid() != 0 {
+		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: apt-get install uidmap"), subids())
+	}
+	return fs
+}
+
+// kernel asks for idmapped mounts over overlayfs layers, the newest thing that
+// the driver needs.
+func kernel() sandbox.Finding {
+	f := sandbox.Finding{Name: "kernel", Required: true, Remedy: "kitbox needs Linux 5.19 or later"}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	f.Detail = "Linux " + release
+	parts := strings.SplitN(release, ".", 3)
+	if len(parts) >= 2 {
+		major, err1 := strconv.Atoi(parts[0])
+		minor, err2 := strconv.Atoi(strings.TrimRight(parts[1], "abcdefghijklmnopqrstuvwxyz-+"))
+		f.OK = err1 == nil && err2 == nil && (major > 5 || major == 5 && minor >= 19)
+	}
+	return f
+}
+
+func userNamespaces(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "user namespaces", Required: true,
+		Remedy: "allow them: sysctl user.max_user_namespaces=15000, and on Debian or Ubuntu kernel.unprivileged_userns_clone=1 or kernel.apparmor_restrict_unprivileged_userns=0"}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, "/proc/self/exe", "version")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
+	if err := c.Run(); err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	f.OK, f.Detail = true, "a process in namespaces of its own was started"
+	return f
+}
+
+func overlay() sandbox.Finding {
+	f := sandbox.Finding{Name: "overlayfs", Required: true, Remedy: "load it: modprobe overlay"}
+	b, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	if f.OK = strings.Contains(string(b), "\toverlay\n"); f.OK {
+		f.Detail = "the kernel has it"
+	} else {
+		f.Detail = "the kernel does not list it"
+	}
+	return f
+}
+
+// cgroups are not required: without them limits do not hold, which is said when
+// one is asked for.
+func cgroups() sandbox.Finding {
+	f := sandbox.Finding{Name: "cgroups", Remedy: "without them limits of memory, processor and processes do not hold"}
+	var st unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	dir, kind := "/sys/fs/cgroup", "version 2"
+	if st.Type != unix.CGROUP2_SUPER_MAGIC {
+		kind, dir = "version 1", "/sys/fs/cgroup/pids"
+		if _, err := os.Stat("/sys/fs/cgroup/unified/cgroup.procs"); err == nil {
+			kind = "version 1 with 2 beside it"
+		}
+	}
+	f.Detail = kind
+	if err := unix.Access(dir, unix.W_OK); err != nil {
+		f.Detail += ", not writable for this user"
+		return f
+	}
+	f.OK = true
+	return f
+}
+
+// boundaryWorks puts a boundary around a network namespace that is made for it.
+func boundaryWorks(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "network boundary", Required: os.Geteuid() == 0,
+		Remedy: "load what is missing: modprobe veth nft_tproxy nft_reject_inet nfnetlink_log"}
+	if os.Geteuid() != 0 {
+		f.Detail, f.Remedy = "tried when a sandbox is made", ""
+		f.OK = true
+		return f
+	}
+	result := make(chan error, 1)
+	go func() {
+		// The thread is not given back: it ends with this goroutine, and
+		// the namespace with it.
+		runtime.LockOSThread()
+		result <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			ns, err := os.Open("/proc/thread-self/ns/net")
+			if err != nil {
+				return err
+			}
+			defer ns.Close()
+			b, err := control.Start(ctx, control.Config{Sandbox: "doctor", GuestNetNS: ns, Phase: plan.Runtime})
+			if err != nil {
+				return err
+			}
+			return b.Close()
+		}()
+	}()
+	if err := <-result; err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	f.OK, f.Detail = true, "one was put up and taken down"
+	return f
+}
+
+func (d doctor) program(name string, required bool, what string) sandbox.Finding {
+	f := sandbox.Finding{Name: name, Required: required, Remedy: "it " + what + "; install it beside kitbox, or set KITBOX_LIBEXEC"}
+	if p := program(d.libexec, name); p != "" {
+		f.OK, f.Detail = true, p
+		return f
+	}
+	f.Detail = "not found in " + strings.Join(d.libexec, ", ")
+	return f
+}
+
+func tool(name, remedy string) sandbox.Finding {
+	f := sandbox.Finding{Name: name, Remedy: remedy}
+	p, err := exec.LookPath(name)
+	if err != nil {
+		f.Detail = "not found in PATH"
+		return f
+	}
+	f.OK, f.Detail = true, p
+	return f
+}
+
+// subids looks for the ranges of ids that an ordinary user's sandboxes need.
+func subids() sandbox.Finding {
+	f := sandbox.Finding{Name: "subordinate ids", Required: true}
+	uid := strconv.Itoa(os.Getuid())
+	names := []string{uid + ":"}
+	if u := os.Getenv("USER"); u != "" {
+		names = append(names, u+":")
+		f.Remedy = fmt.Sprintf("give this user a range: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", u)
+	}
+	found := 0
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			for _, n := range names {
+				if strings.HasPrefix(line, n) {
+					found++
+				}
+			}
+		}
+	}
+	if f.OK = found >= 2; f.OK {
+		f.Detail = "in /etc/subuid and /etc/subgid"
+	} else {
+		f.Detail = "this user has none in /etc/subuid and /etc/subgid"
+	}
+	return f
+}

@@ -1,0 +1,126 @@
+// Package authoring knows how the files of a Kit are named (§3): which one of a
+// directory is its descriptor, and what belongs to that by name.
+//
+// It reads no descriptor, which package spec does, and builds nothing, which
+// internal/frontend does: a program can find a Kit's files without linking a
+// builder.
+package authoring
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Syntax begins the references of the frontend that builds Kits, as written in
+// a file's "# syntax=" line; a tag follows.
+const Syntax = "docker/sandbox-kit"
+
+// RecipeSuffix is the extension of a companion recipe (§3.1).
+const RecipeSuffix = ".dockerfile"
+
+// Stem returns the name of a descriptor's file without its extension. It names
+// the Kit's companion and its directory of staged sources.
+func Stem(file string) string {
+	base := path.Base(filepath.ToSlash(file))
+	switch ext := path.Ext(base); strings.ToLower(ext) {
+	case ".yaml", ".yml", RecipeSuffix:
+		base = strings.TrimSuffix(base, ext)
+	}
+	return base
+}
+
+// Companion returns the conventional recipe of a descriptor's file.
+func Companion(file string) string {
+	return path.Join(path.Dir(filepath.ToSlash(file)), Stem(file)+RecipeSuffix)
+}
+
+// schemaVersion is how a file shows itself to be a descriptor of any version.
+var schemaVersion = regexp.MustCompile(`(?m)^["']?schemaVersion["']?[ \t]*:`)
+
+// Find returns the descriptor's file in dir: the one named after the directory,
+// or kit.yaml, or the only file that is a descriptor. None is
+// [kiterr.ErrNotFound]; several are refused with their names.
+func Find(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, e := range entries {
+		switch strings.ToLower(filepath.Ext(e.Name())) {
+		case ".yaml", ".yml":
+			data, err := readSome(dir, e)
+			if err == nil && schemaVersion.Match(data) {
+				found = append(found, e.Name())
+			}
+		case RecipeSuffix:
+			data, err := readSome(dir, e)
+			if err == nil && IsComment(data) {
+				found = append(found, e.Name())
+			}
+		default:
+			if e.Name() == "Dockerfile" {
+				data, err := readSome(dir, e)
+				if err == nil && IsComment(data) {
+					found = append(found, e.Name())
+				}
+			}
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	for _, name := range []string{filepath.Base(abs), "kit"} {
+		for _, ext := range []string{".yaml", ".yml", RecipeSuffix} {
+			if slices.Contains(found, name+ext) {
+				return name + ext, nil
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, such as %s.yaml: %w",
+			dir, filepath.Base(abs), kiterr.ErrNotFound)
+	}
+	return "", ambiguous(dir, found)
+}
+
+func readSome(dir string, e fs.DirEntry) ([]byte, error) {
+	const enough = 1 << 20
+	fi, err := e.Info()
+	if err != nil || fi.Size() > enough {
+		return nil, fs.ErrInvalid
+	}
+	return os.ReadFile(filepath.Join(dir, e.Name()))
+}
+
+// IsComment reports whether data is a recipe whose head holds a descriptor
+// (§3.3): the comments before its first instruction include the line "# kit:".
+// Package spec takes such a file apart.
+func IsComment(data []byte) bool {
+	if schemaVersion.Match(data) {
+		return false // a YAML descriptor, whatever its comments say
+	}
+	for l := range bytes.Lines(data) {
+		text := strings.TrimRight(string(l), " \t\r\n")
+		if text == "# kit:" {
+			return true
+		}
+		if text != "" && !strings.HasPrefix(text, "#") {
+			return false
+		}
+	}
+	return false
+}

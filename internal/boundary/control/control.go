@@ -1,0 +1,316 @@
+// Package control makes and runs the boundary of one sandbox: the only place
+// that its network interface leads to.
+//
+// The sandbox's eth0 is one end of a veth pair. The other end is in a network
+// namespace that holds nothing but the boundary's listeners and a filter that
+// hands them every TCP connection and every DNS question, and rejects the
+// rest. Nothing is forwarded and there is no route out; what policy allows is
+// dialled from the namespace of the process, by package proxy. The namespace
+// lives as long as the descriptors of the process: if it dies, nothing flows.
+//
+// Decisions are made in package egress, names in dns, bytes in proxy.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// Interface is the name of the sandbox's side of the link.
+const Interface = "eth0"
+
+// The two ends of the link. They are the same for every sandbox: no packet
+// with one of them leaves the two namespaces.
+var (
+	Gateway4 = dns.Entry{Index: 1}.Addr4() // the boundary; also the resolver
+	Gateway6 = dns.Entry{Index: 1}.Addr6()
+	Guest4   = dns.Entry{Index: 2}.Addr4() // the sandbox
+	Guest6   = dns.Entry{Index: 2}.Addr6()
+)
+
+// ResolvConf returns the sandbox's /etc/resolv.conf. It lists one resolver,
+// which answers for both families, so there is none that could be dead.
+func ResolvConf() string {
+	return fmt.Sprintf("nameserver %s\noptions timeout:2 attempts:2\n", Gateway4)
+}
+
+// Hosts returns the sandbox's /etc/hosts.
+func Hosts(hostname string) string {
+	s := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	if hostname != "" && hostname != "localhost" {
+		s += fmt.Sprintf("%s\t%s\n%s\t%s\n", Guest4, hostname, Guest6, hostname)
+	}
+	return s
+}
+
+// Limits bound what one sandbox can make the boundary hold or do. A zero field
+// means its default, which is stated where the field leads.
+type Limits struct {
+	Flows        int           // connections at a time; see [proxy.Proxy.MaxFlows]
+	Names        int           // synthetic names; see [dns.NewTable]
+	DNSPerSecond int           // see [dns.Server.PerSecond]
+	DialTimeout  time.Duration // see [proxy.Proxy.DialTimeout]
+	HelloTimeout time.Duration // see [proxy.Proxy.HelloTimeout]
+	Idle         time.Duration // see [proxy.Proxy.Idle]
+}
+
+// A Config says what to guard and how.
+type Config struct {
+	// Sandbox is the name that decisions are logged under.
+	Sandbox string
+
+	// GuestNetNS is the network namespace of the sandbox. Required; it is
+	// used by Start only and the caller closes it.
+	GuestNetNS *os.File
+
+	// Phase, Policy and Routes are what is in force from the first packet.
+	// A nil policy lets nothing out.
+	Phase  plan.Phase
+	Policy *egress.Policy
+	Routes []plan.Route
+
+	// Log is told of every decision, concurrently. Nil discards; see
+	// [audit.Log.Write].
+	Log func(audit.Decision)
+
+	// Names is what [Boundary.Names] returned in an earlier life, so that
+	// addresses a client still holds go on meaning the same.
+	Names []dns.Entry
+
+	// OnName is told of each name that gets an address, before the address
+	// is given out. It must be quick and must not call the Boundary. Nil
+	// ignores.
+	OnName func(dns.Entry)
+
+	// Lookup and Dial replace the host's resolver and TCP; nil uses them.
+	// Addresses are judged between the two all the same.
+	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+	Limits Limits
+
+	// Stage is what [Prepare] made ahead of time; Start takes it over if it
+	// gets as far as using it. Nil makes one.
+	Stage *Stage
+}
+
+// A Stage is a boundary namespace that is not linked to a sandbox yet.
+type Stage struct {
+	mu   sync.Mutex
+	link *link // nil once taken or closed; guarded by mu
+}
+
+// Prepare makes what a boundary needs before there is a sandbox to link it to,
+// which is most of the work, so that it can be done while the sandbox starts.
+func Prepare() (*Stage, error) {
+	l, err := newLink()
+	if err != nil {
+		return nil, fmt.Errorf("network boundary: %w", err)
+	}
+	return &Stage{link: l}, nil
+}
+
+func (s *Stage) take() (*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link
+	s.link = nil
+	if l == nil {
+		return nil, errors.New("network boundary: the prepared stage has been used or closed")
+	}
+	return l, nil
+}
+
+// Close gives up a stage. Closing one that is in use or closed does nothing.
+func (s *Stage) Close() {
+	if l, err := s.take(); err == nil {
+		l.closeListeners()
+		l.close()
+	}
+}
+
+// A Boundary is the running boundary of one sandbox. Its methods can be called
+// concurrently.
+type Boundary struct {
+	rules atomic.Pointer[proxy.Rules]
+	proxy *proxy.Proxy
+	names *dns.Table
+	log   func(audit.Decision)
+
+	link   *link
+	cancel context.CancelFunc
+	done   sync.WaitGroup // the listeners and the packet log
+
+	mu     sync.Mutex
+	closed bool // guarded by mu, which also orders changes of the rules
+}
+
+// Start puts a boundary around the sandbox whose network namespace is given
+// and returns once it works. Whatever an earlier boundary left there is
+// replaced. ctx bounds Start alone. On error the sandbox has no way out and
+// nothing of the attempt is left.
+//
+// The process needs CAP_NET_ADMIN and CAP_SYS_ADMIN in the user namespaces that
+// own its own and the sandbox's network namespace: as root, or as root of a
+// user namespace that made the sandbox.
+func Start(ctx context.Context, c Config) (*Boundary, error) {
+	if c.GuestNetNS == nil {
+		return nil, errors.New("network boundary: no network namespace to guard")
+	}
+	routes, err := proxy.ParseRoutes(c.Routes)
+	if err != nil {
+		return nil, err
+	}
+	b := &Boundary{names: dns.NewTable(c.Limits.Names, c.OnName)}
+	if err := b.names.Restore(c.Names); err != nil {
+		return nil, err
+	}
+	b.log = func(d audit.Decision) {
+		if c.Log != nil {
+			d.Sandbox = c.Sandbox
+			c.Log(d)
+		}
+	}
+	b.rules.Store(&proxy.Rules{Phase: c.Phase, Policy: c.Policy, Routes: routes})
+	b.proxy = &proxy.Proxy{
+		Rules: func() proxy.Rules { return *b.rules.Load() },
+		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
+		MaxFlows: c.Limits.Flows, DialTimeout: c.Limits.DialTimeout,
+		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle,
+	}
+	resolver := &dns.Server{
+		Rules: func() (plan.Phase, *egress.Policy) { r := b.rules.Load(); return r.Phase, r.Policy },
+		Names: b.names, Log: b.log, PerSecond: c.Limits.DNSPerSecond,
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	stage := c.Stage
+	if stage == nil {
+		if stage, err = Prepare(); err != nil {
+			return nil, err
+		}
+	}
+	if b.link, err = stage.take(); err != nil {
+		return nil, err
+	}
+	if err := b.link.attach(c.GuestNetNS); err != nil {
+		b.link.closeListeners()
+		b.link.close()
+		return nil, fmt.Errorf("network boundary: %w", err)
+	}
+	run, cancel := context.WithCancel(context.Background())
+	b.cancel = cancel
+	for _, ln := range b.link.tcp {
+		b.done.Go(func() { b.proxy.Serve(run, ln) })
+	}
+	for _, ln := range b.link.dnsTCP {
+		b.done.Go(func() { resolver.ServeTCP(run, ln) })
+	}
+	for _, pc := range b.link.dnsUDP {
+		b.done.Go(func() { resolver.ServeUDP(pc) })
+	}
+	b.done.Go(func() { b.link.watch(run, b.refusedPacket) })
+	if err := ctx.Err(); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// SetPhase moves the sandbox to another phase. When it returns, no connection
+// is left that the new phase does not allow, and no name of the old phase
+// resolves.
+func (b *Boundary) SetPhase(phase plan.Phase) {
+	b.change(func(r *proxy.Rules) { r.Phase = phase })
+}
+
+// SetPolicy replaces the policy, as [Boundary.SetPhase] does the phase. Nil
+// lets nothing out.
+func (b *Boundary) SetPolicy(p *egress.Policy) {
+	b.change(func(r *proxy.Rules) { r.Policy = p })
+}
+
+// SetRoutes replaces the routes. Live connections stay where they are.
+func (b *Boundary) SetRoutes(rs []plan.Route) error {
+	routes, err := proxy.ParseRoutes(rs)
+	if err != nil {
+		return err
+	}
+	b.change(func(r *proxy.Rules) { r.Routes = routes })
+	return nil
+}
+
+func (b *Boundary) change(f func(*proxy.Rules)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := *b.rules.Load()
+	f(&r)
+	b.rules.Store(&r)
+	b.proxy.Rejudge()
+}
+
+// Phase returns the phase in force.
+func (b *Boundary) Phase() plan.Phase { return b.rules.Load().Phase }
+
+// Policy returns the policy in force.
+func (b *Boundary) Policy() *egress.Policy { return b.rules.Load().Policy }
+
+// Flows returns how many connections are carried now.
+func (b *Boundary) Flows() int { return b.proxy.Flows() }
+
+// Names returns the synthetic names, for [Config.Names] of a later life.
+func (b *Boundary) Names() []dns.Entry { return b.names.Snapshot() }
+
+// Close takes the sandbox off the network. When it returns, no connection is
+// left, nothing answers the sandbox any more, and every descriptor and
+// goroutine of the boundary is gone; the kernel takes the namespace and both
+// ends of the link away a moment later. Closing again does nothing. The error
+// is always nil today.
+func (b *Boundary) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	b.cancel()
+	b.link.closeListeners()
+	b.done.Wait()
+	b.link.close()
+	return nil
+}
+
+// refusedPacket logs n packets that were neither TCP nor a question to the
+// resolver. A zero destination stands for packets that were only counted.
+func (b *Boundary) refusedPacket(protocol string, to netip.AddrPort, n int) {
+	r := b.rules.Load()
+	d := audit.Decision{Phase: r.Phase, Kind: audit.Packet, Verdict: audit.Deny, Host: "*", Protocol: protocol, Count: n}
+	switch {
+	case !to.IsValid():
+		d.Kind, d.Why = audit.Overflow, "packets that came too fast to be logged one by one"
+	default:
+		d.Host, d.Port = to.Addr().String(), to.Port()
+		if name, ok := b.names.Name(to.Addr()); ok {
+			d.Host = name
+		}
+		d.Why = protocol + " is not carried: only tcp, and dns to the sandbox's own resolver"
+		if protocol == "udp" && to.Port() == 53 {
+			d.Why = "dns is answered by the sandbox's own resolver only"
+		}
+	}
+	b.log(d)
+}

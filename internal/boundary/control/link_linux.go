@@ -1,0 +1,376 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+const (
+	hostEnd = "kitbox0" // the boundary's side of the link
+
+	// mtu is that of loopback: no frame leaves the machine, and large ones
+	// cost less per byte.
+	mtu = 65535
+
+	tproxyPort  = 15001 // of the transparent listeners, on the boundary's loopback
+	tproxyMark  = 1     // on packets that are for a transparent listener
+	tproxyTable = 100   // routes everything with the mark to loopback
+)
+
+// A link is the kernel's part of a boundary: the namespace, its sockets and
+// the veth pair.
+type link struct {
+	tcp    []net.Listener // transparent: every TCP connection of the sandbox
+	dnsTCP []net.Listener
+	dnsUDP []*net.UDPConn
+
+	netns  *os.File // keeps the namespace while the sockets come and go
+	routes *netlink.Handle
+	filter *filter
+	v6     bool // the kernel has IPv6
+}
+
+// newLink makes a boundary namespace that leads nowhere yet.
+func newLink() (*link, error) {
+	l := new(link)
+	if err := inThread(l.build); err != nil {
+		l.closeListeners()
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// inThread runs f on a thread that ends with it, so that f may leave it in any
+// namespace.
+func inThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the runtime ends the thread with the goroutine and
+		// starts new ones from a thread that was never locked.
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end, and /proc/self is its view. While
+			// this goroutine holds it, another gets another.
+			done <- inThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// build runs on a thread of its own. What belongs to a namespace is made from
+// inside it, and is usable from everywhere afterwards.
+func (l *link) build() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("new network namespace: %w: %w", kiterr.ErrUnavailable, err)
+	}
+	var err error
+	if l.netns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
+	if err := quieten(); err != nil {
+		return err
+	}
+	l.v6 = hasIPv6()
+	if l.filter, err = newFilter(l.v6); err != nil {
+		return err
+	}
+	if l.routes, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return err
+	}
+	if err := l.loopback(); err != nil {
+		return err
+	}
+	if err := l.listenTCP(); err != nil {
+		return err
+	}
+	return l.listenDNS()
+}
+
+// attach links the boundary to the sandbox.
+func (l *link) attach(guest *os.File) error {
+	var inside *netlink.Handle
+	guest6 := false
+	err := inThread(func() (err error) {
+		if err := unix.Setns(int(guest.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("entering the sandbox's network namespace: %w", err)
+		}
+		guest6 = hasIPv6()
+		inside, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	return l.join(inside, guest, l.v6 && guest6)
+}
+
+// sysctls are what a new namespace may inherit from a host that routes, runs
+// containers or a VPN, and the value that a boundary needs.
+var sysctls = []struct{ path, value string }{
+	{"/proc/sys/net/ipv4/ip_forward", "0"},
+	{"/proc/sys/net/ipv6/conf/all/forwarding", "0"},
+	{"/proc/sys/net/ipv4/conf/all/route_localnet", "0"},
+	{"/proc/sys/net/ipv4/conf/default/route_localnet", "0"},
+	// With it on, the reverse path of a marked packet would be looked up by
+	// the mark, which leads to loopback, and all would be dropped.
+	{"/proc/sys/net/ipv4/conf/all/src_valid_mark", "0"},
+	{"/proc/sys/net/ipv4/conf/default/src_valid_mark", "0"},
+	{"/proc/sys/net/ipv6/conf/all/disable_ipv6", "0"},
+	{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "0"},
+	// Every refusal is to be told, or clients wait for a timeout. The
+	// sandbox can only flood itself.
+	{"/proc/sys/net/ipv4/icmp_ratelimit", "0"},
+	{"/proc/sys/net/ipv6/icmp/ratelimit", "0"},
+}
+
+// quieten sets the sysctls of the namespace of the calling thread. Where /proc
+// is read-only they stay as they are: the filter closes forwarding too, and
+// there is nowhere to forward to.
+func quieten() error {
+	for _, s := range sysctls {
+		err := setSysctl(s.path, s.value)
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		default:
+			return fmt.Errorf("setting %s: %w", s.path, err)
+		}
+	}
+	return nil
+}
+
+// setSysctl makes four system calls where os.ReadFile alone makes six.
+func setSysctl(path, value string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	var old [16]byte
+	n, err := unix.Read(fd, old[:])
+	unix.Close(fd)
+	if err == nil && strings.TrimSpace(string(old[:n])) == value {
+		return nil
+	}
+	if fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(value))
+	return err
+}
+
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
+}
+
+// loopback brings lo up and sends everything that carries the mark there.
+func (l *link) loopback() error {
+	const lo = 1 // always
+	if err := l.routes.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: lo}}); err != nil {
+		return fmt.Errorf("loopback up: %w", err)
+	}
+	for _, dst := range families(l.v6, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")) {
+		family := unix.AF_INET
+		if dst.Addr().Is6() {
+			family = unix.AF_INET6
+		}
+		rule := netlink.NewRule()
+		rule.Family, rule.Mark, rule.Table = family, tproxyMark, tproxyTable
+		if err := l.routes.RuleAdd(rule); err != nil {
+			return fmt.Errorf("routing rule: %w", err)
+		}
+		if err := l.routes.RouteAdd(&netlink.Route{
+			LinkIndex: lo, Dst: ipNet(dst), Table: tproxyTable, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+		}); err != nil {
+			return fmt.Errorf("route to loopback: %w", err)
+		}
+	}
+	return nil
+}
+
+// join makes the veth pair and gives both ends their addresses.
+func (l *link) join(inside *netlink.Handle, guest *os.File, guest6 bool) error {
+	const index = 2 // the first after lo in a new namespace
+	veth := netlink.NewVeth(netlink.LinkAttrs{Name: hostEnd, Index: index, MTU: mtu, TxQLen: -1})
+	veth.PeerName, veth.PeerMTU, veth.PeerNamespace = Interface, mtu, netlink.NsFd(int(guest.Fd()))
+	err := l.routes.LinkAdd(veth)
+	// The end of an earlier boundary, live or dying: a namespace whose last
+	// process was killed goes away a little later. Deleting one end deletes
+	// the other.
+	for range 3 {
+		if !errors.Is(err, unix.EEXIST) {
+			break
+		}
+		old, byName := inside.LinkByName(Interface)
+		if byName == nil {
+			if del := inside.LinkDel(old); del != nil && !errors.Is(del, unix.ENODEV) {
+				return fmt.Errorf("removing the sandbox's old %s: %w", Interface, del)
+			}
+		}
+		err = l.routes.LinkAdd(veth)
+	}
+	if err != nil {
+		return fmt.Errorf("veth pair: %w", err)
+	}
+	if err := raise(l.routes, veth, l.v6, prefix(Gateway4), prefix(Gateway6)); err != nil {
+		return fmt.Errorf("%s: %w", hostEnd, err)
+	}
+	eth, err := inside.LinkByName(Interface)
+	if err != nil {
+		return fmt.Errorf("finding the sandbox's %s: %w", Interface, err)
+	}
+	if err := raise(inside, eth, guest6, prefix(Guest4), prefix(Guest6)); err != nil {
+		return fmt.Errorf("%s: %w", Interface, err)
+	}
+	for _, gw := range families(guest6, Gateway4, Gateway6) {
+		if err := inside.RouteReplace(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice()}); err != nil && !(gw.Is6() && disabled(err)) {
+			return fmt.Errorf("default route by %s: %w", gw, err)
+		}
+	}
+	return nil
+}
+
+// raise gives an interface its two addresses and brings it up.
+func raise(h *netlink.Handle, i netlink.Link, v6 bool, addrs ...netip.Prefix) error {
+	if v6 {
+		// No link-local address: nothing needs it, and it would be one more
+		// destination and a stream of router solicitations.
+		const none = 1 // IN6_ADDR_GEN_MODE_NONE
+		if err := h.LinkSetIP6AddrGenMode(i, none); err != nil && !disabled(err) {
+			return fmt.Errorf("no link-local address: %w", err)
+		}
+	}
+	if err := h.LinkSetUp(i); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	for _, a := range families(v6, addrs[0], addrs[1]) {
+		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_PERMANENT}
+		if err := h.AddrAdd(i, addr); err != nil && !(a.Addr().Is6() && disabled(err)) {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// disabled reports that the sandbox has turned IPv6 off for itself.
+func disabled(err error) bool {
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL)
+}
+
+// transparent lets a socket stand for addresses that its namespace does not
+// have, or not yet.
+func transparent(network, _ string, raw syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if strings.HasSuffix(network, "6") {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	var err error
+	if ctl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }); ctl != nil {
+		return ctl
+	}
+	return err
+}
+
+// listenTCP opens the listeners that every TCP connection is handed to. It runs
+// on the boundary's thread: a socket belongs to the namespace it is made in.
+func (l *link) listenTCP() error {
+	// Finds a peer that is gone without a word within ten minutes.
+	alive := net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: time.Minute, Count: 5}
+	lc := net.ListenConfig{Control: transparent, KeepAliveConfig: alive}
+	for _, a := range families(l.v6, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()) {
+		ln, err := lc.Listen(context.Background(), network("tcp", a), netip.AddrPortFrom(a, tproxyPort).String())
+		if err != nil {
+			return fmt.Errorf("transparent listener: %w", err)
+		}
+		l.tcp = append(l.tcp, ln)
+	}
+	return nil
+}
+
+// listenDNS opens the resolver's sockets, likewise.
+func (l *link) listenDNS() error {
+	lc := net.ListenConfig{Control: transparent}
+	for _, a := range families(l.v6, Gateway4, Gateway6) {
+		at := netip.AddrPortFrom(a, 53).String()
+		ln, err := lc.Listen(context.Background(), network("tcp", a), at)
+		if err != nil {
+			return fmt.Errorf("resolver: %w", err)
+		}
+		l.dnsTCP = append(l.dnsTCP, ln)
+		pc, err := lc.ListenPacket(context.Background(), network("udp", a), at)
+		if err != nil {
+			return fmt.Errorf("resolver: %w", err)
+		}
+		l.dnsUDP = append(l.dnsUDP, pc.(*net.UDPConn))
+	}
+	return nil
+}
+
+func (l *link) closeListeners() {
+	for _, ln := range l.tcp {
+		ln.Close()
+	}
+	for _, ln := range l.dnsTCP {
+		ln.Close()
+	}
+	for _, pc := range l.dnsUDP {
+		pc.Close()
+	}
+	if l.filter != nil {
+		l.filter.stop()
+	}
+}
+
+// close lets go of the namespace, which ends with that. Deleting the link first
+// would say the same to the kernel and wait 40 ms for it.
+func (l *link) close() {
+	if l.filter != nil {
+		l.filter.close()
+	}
+	if l.routes != nil {
+		l.routes.Close()
+	}
+	if l.netns != nil {
+		l.netns.Close()
+	}
+}
+
+// families returns what there is for IPv4 and, if it is on, for IPv6.
+func families[T any](v6 bool, four, six T) []T {
+	if v6 {
+		return []T{four, six}
+	}
+	return []T{four}
+}
+
+func network(transport string, a netip.Addr) string {
+	if a.Is4() {
+		return transport + "4"
+	}
+	return transport + "6"
+}
+
+// prefix is the network of the two ends of the link.
+func prefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()-2) }
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,533 @@
+// Package proxy carries the TCP connections of one sandbox to where policy
+// lets them go. It is transparent: it is handed listeners on which connections
+// to every address arrive, and the local address of a connection is what the
+// sandbox asked for. A synthetic address stands for the name it was given out
+// for; the real lookup, the check of every answer and the connect are one step
+// on the host.
+//
+// Bytes are spliced unseen, but for one look: if the client begins with a TLS
+// ClientHello, the server name in it must be the name that was asked for.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// Rules are what is in force at one moment. The zero value lets nothing out.
+type Rules struct {
+	Phase  plan.Phase
+	Policy *egress.Policy
+	Routes Routes
+}
+
+// A Proxy carries the connections of one sandbox. Set its fields before the
+// first call and leave them alone afterwards; its methods can then be called
+// concurrently.
+type Proxy struct {
+	// Rules returns what is in force. After a change, call [Proxy.Rejudge].
+	// Required.
+	Rules func() Rules
+
+	// Names says which name a synthetic address stands for. Required.
+	Names *dns.Table
+
+	// Log is told of every decision. Required.
+	Log func(audit.Decision)
+
+	// Lookup resolves a name on the host. Nil asks the host's resolver.
+	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+
+	// Dial connects on the host. Nil dials TCP.
+	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+	// Own reports whether an address is the host's. Nil asks its interfaces.
+	Own func(netip.Addr) bool
+
+	// MaxFlows is how many connections are carried at a time; more are
+	// reset. A flow takes up to six descriptors. Zero means 2048.
+	MaxFlows int
+
+	// DialTimeout bounds lookup and connect together. Zero means 30 seconds.
+	DialTimeout time.Duration
+
+	// HelloTimeout bounds a ClientHello from its first byte to its last.
+	// Zero means 15 seconds.
+	HelloTimeout time.Duration
+
+	// Idle ends a connection on which no byte moved for so long. Zero means
+	// two hours: databases and shells idle, and a dead peer is found by
+	// keep-alive long before.
+	Idle time.Duration
+
+	own ownAddrs
+
+	mu     sync.Mutex
+	flows  map[*flow]struct{} // guarded by mu
+	closed bool               // guarded by mu
+}
+
+// A flow is one connection from the sandbox.
+type flow struct {
+	host   string // the name, or the address in its one spelling
+	named  bool   // host is a name
+	port   uint16
+	client *net.TCPConn
+	cancel context.CancelFunc // ends lookup and dialling
+	done   chan struct{}      // closed when nothing of the flow is left
+
+	mu       sync.Mutex
+	upstream net.Conn       // guarded by mu
+	dialled  netip.AddrPort // guarded by mu
+	routed   bool           // guarded by mu
+	cut      bool           // guarded by mu; nothing may be attached any more
+}
+
+// Serve carries what ln accepts until ctx is done or ln is closed. It then
+// resets its connections and returns nil once all have ended.
+func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { ln.Close() })()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { p.reap(ctx) })
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+				return nil
+			}
+			select { // out of descriptors: the next accept would fail at once too
+			case <-ctx.Done():
+				return nil
+			case <-time.After(20 * time.Millisecond):
+			}
+			continue
+		}
+		client, ok := c.(*net.TCPConn)
+		if !ok {
+			c.Close()
+			return fmt.Errorf("proxy: a listener of %T is not transparent TCP", c)
+		}
+		p.start(ctx, &wg, client)
+	}
+}
+
+// start judges nothing itself, so that a slow log never delays an accept.
+func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPConn) {
+	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
+	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
+	ctx, cancel := context.WithCancel(ctx)
+	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, done: make(chan struct{})}
+	if name, ok := p.Names.Name(to.Addr()); ok {
+		f.host, f.named = name, true
+	}
+	max := p.MaxFlows
+	if max <= 0 {
+		max = 2048
+	}
+	// The flow is registered before the rules are read: a change that comes
+	// between the two either finds the flow or is seen by it.
+	p.mu.Lock()
+	full := len(p.flows) >= max
+	if !full {
+		if p.flows == nil {
+			p.flows = map[*flow]struct{}{}
+		}
+		p.flows[f] = struct{}{}
+	}
+	p.mu.Unlock()
+	if full {
+		cancel()
+		reset(client)
+		rules := p.Rules()
+		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Verdict: audit.Deny, Host: "*", Protocol: "tcp",
+			Why: fmt.Sprintf("the sandbox has %d connections open, the most it may have", max)})
+		return
+	}
+	wg.Go(func() {
+		defer close(f.done)
+		defer func() {
+			p.mu.Lock()
+			delete(p.flows, f)
+			p.mu.Unlock()
+		}()
+		defer cancel()
+		stop := context.AfterFunc(ctx, f.end)
+		defer stop()
+		p.carry(ctx, f, to)
+	})
+}
+
+// Flows returns how many connections are carried now.
+func (p *Proxy) Flows() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.flows)
+}
+
+// Rejudge puts every live connection to the rules in force, resets those that
+// they do not allow, and returns how many once none of these moves a byte any
+// more.
+func (p *Proxy) Rejudge() int {
+	p.mu.Lock()
+	flows := make([]*flow, 0, len(p.flows))
+	for f := range p.flows {
+		flows = append(flows, f)
+	}
+	p.mu.Unlock()
+	rules := p.Rules()
+	var cut []*flow
+	var why []egress.Verdict
+	for _, f := range flows {
+		if v := p.judge(rules, f); !v.Allow {
+			f.end()
+			cut, why = append(cut, f), append(why, v)
+		}
+	}
+	for i, v := range why { // after the last cut: a log may be slow
+		p.logCut(rules, cut[i], v)
+	}
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	for _, f := range cut {
+		select {
+		case <-f.done:
+		case <-late.C: // a hook that does not heed its context; both sides are closed
+			return len(cut)
+		}
+	}
+	return len(cut)
+}
+
+// judge says what rules think of f as far as it has got.
+func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
+	f.mu.Lock()
+	dialled, routed := f.dialled, f.routed
+	f.mu.Unlock()
+	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	v := rules.Policy.Decide(req)
+	if v.Allow && dialled.IsValid() && !routed {
+		v = rules.Policy.DecideAddr(req, dialled.Addr(), p.isOwn(dialled.Addr()))
+	}
+	return v
+}
+
+func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
+	p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
+		Rule: v.Rule, Source: v.Source, Why: v.Why})
+}
+
+// end resets both sides and ends what is under way. It can be called at any
+// time and more than once.
+func (f *flow) end() {
+	f.cancel()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut {
+		return
+	}
+	f.cut = true
+	reset(f.client)
+	if f.upstream != nil {
+		reset(f.upstream)
+	}
+}
+
+// attach makes up the other side of f, unless f has been cut meanwhile.
+func (f *flow) attach(up net.Conn, to netip.AddrPort, routed bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut {
+		reset(up)
+		return false
+	}
+	f.upstream, f.dialled, f.routed = up, to, routed
+	return true
+}
+
+// reset closes c with a RST, so that the other end learns that this was not an
+// ordinary end.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	c.Close()
+}
+
+// carry takes f from its first packet to its last.
+func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
+	defer f.end()
+	rules := p.Rules()
+	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: to.Port(), Protocol: egress.TCP}
+	d := audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: to.Port(), Protocol: "tcp"}
+
+	v := rules.Policy.Decide(req)
+	if !f.named && dns.Synthetic(to.Addr()) {
+		v = egress.Verdict{Why: "an address of the boundary that stands for no name; ask for the name again"}
+	}
+	d.Rule, d.Source, d.Why = v.Rule, v.Source, v.Why
+	if !v.Allow {
+		d.Verdict = audit.Deny
+		p.Log(d)
+		return
+	}
+
+	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
+	defer cancel()
+	up, dialled, routed, err := p.connect(dialCtx, rules, req, f.named)
+	if err != nil {
+		if ctx.Err() != nil {
+			return // cut, which has been logged, or the end of the boundary
+		}
+		d.Verdict, d.Why = audit.Failed, err.Error()
+		var refused *refusal
+		if errors.As(err, &refused) {
+			d.Verdict, d.Rule, d.Source = audit.Deny, refused.v.Rule, refused.v.Source
+		}
+		p.Log(d)
+		return
+	}
+	if !f.attach(up, dialled, routed) {
+		return
+	}
+	d.Verdict, d.Dialled = audit.Allow, dialled.String()
+	p.Log(d)
+	// The rules may have changed while the address was being dialled, when
+	// there was none yet to judge.
+	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
+		if v := p.judge(now, f); !v.Allow {
+			f.end()
+			p.logCut(now, f, v)
+			return
+		}
+	}
+	p.relay(f, up, d)
+}
+
+// A refusal is a verdict on the addresses behind an allowed name.
+type refusal struct {
+	text string
+	v    egress.Verdict
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// connect finds the address behind an allowed request and dials it. Every
+// answer of the lookup is judged; only those that pass are dialled.
+func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool) (up net.Conn, to netip.AddrPort, routed bool, err error) {
+	dial := p.Dial
+	if dial == nil {
+		dial = hostDial
+	}
+	var addrs []netip.Addr
+	if !named {
+		a, err := netip.ParseAddr(req.Host)
+		if err != nil {
+			return nil, to, false, err
+		}
+		addrs = []netip.Addr{a}
+	} else if to, ok := rules.Routes.to(req.Host, req.Port); ok {
+		up, err = dial(ctx, to)
+		return up, to, true, err
+	} else {
+		lookup := p.Lookup
+		if lookup == nil {
+			lookup = hostLookup
+		}
+		if addrs, err = lookup(ctx, req.Host); err != nil {
+			var nx *net.DNSError
+			if errors.As(err, &nx) && nx.IsNotFound {
+				return nil, to, false, fmt.Errorf("%s does not resolve", req.Host)
+			}
+			return nil, to, false, fmt.Errorf("lookup of %s: %w", req.Host, err)
+		}
+	}
+	var good []netip.AddrPort
+	var why error
+	for i, a := range interleave(addrs) {
+		if i == maxAddrs {
+			break
+		}
+		a = a.Unmap()
+		v := rules.Policy.DecideAddr(req, a, p.isOwn(a))
+		if v.Allow {
+			good = append(good, netip.AddrPortFrom(a, req.Port))
+		} else if why == nil {
+			text := v.Why
+			if named {
+				text = fmt.Sprintf("%s resolves to %s: %s", req.Host, a, v.Why)
+			}
+			why = &refusal{text, v}
+		}
+	}
+	if len(good) == 0 {
+		if why == nil {
+			why = fmt.Errorf("%s has no address", req.Host)
+		}
+		return nil, to, false, why
+	}
+	up, to, err = race(ctx, good, dial)
+	return up, to, false, err
+}
+
+// relay moves bytes both ways until both ends are done or one breaks. The
+// server's bytes flow from the start: many protocols begin with the server.
+func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
+	down := make(chan struct{})
+	go func() {
+		defer close(down)
+		pump(f, f.client, up)
+	}()
+	if !f.named || p.opening(f, up, d) {
+		pump(f, up, f.client)
+	} else {
+		f.end()
+	}
+	<-down
+	// Both directions have ended in order: the kernel delivers what is left.
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.cut {
+		f.cut = true
+		f.client.Close()
+		up.Close()
+	}
+}
+
+// pump copies src to dst. The end of src is passed on as half a close; if
+// either breaks, both are reset, so that a truncated stream never looks whole.
+func pump(f *flow, dst, src net.Conn) {
+	_, err := io.Copy(dst, src)
+	if err == nil {
+		if h, ok := dst.(interface{ CloseWrite() error }); ok {
+			err = h.CloseWrite()
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOTCONN) {
+		f.end()
+	}
+}
+
+// opening passes on the first bytes of the client and reports whether the rest
+// may follow. If they are a ClientHello, its server name is looked at first.
+func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
+	r := &recorder{Conn: f.client}
+	for {
+		yes, more := looksTLS(r.read)
+		if !yes || !more {
+			break
+		}
+		if len(r.read) > 0 {
+			f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+		}
+		if err := r.more(); err != nil {
+			if !errors.Is(err, io.EOF) {
+				return false
+			}
+			break // the client says no more; what it said is passed on
+		}
+	}
+	if yes, more := looksTLS(r.read); yes && !more {
+		f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+		sni, err := r.serverName()
+		why := ""
+		switch {
+		case err != nil:
+			why = fmt.Sprintf("unreadable ClientHello: %v", err)
+		case sni != "" && !strings.EqualFold(sni, f.host):
+			why = fmt.Sprintf("TLS server name %q is not the name that was asked for", sni)
+		}
+		if why != "" {
+			d.Verdict, d.Protocol, d.Dialled, d.Why = audit.Deny, "tls", "", why
+			p.Log(d)
+			return false
+		}
+	}
+	f.client.SetReadDeadline(time.Time{})
+	if len(r.read) == 0 {
+		return true
+	}
+	_, err := up.Write(r.read)
+	return err == nil
+}
+
+// reap ends connections on which nothing moved for the idle time. The kernel
+// knows when that was, so carrying a byte costs no clock.
+func (p *Proxy) reap(ctx context.Context) {
+	idle := p.Idle
+	if idle <= 0 {
+		idle = 2 * time.Hour
+	}
+	tick := time.NewTicker(max(idle/8, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		p.mu.Lock()
+		var old []*flow
+		for f := range p.flows {
+			if quiet(f.client) > idle {
+				old = append(old, f)
+			}
+		}
+		p.mu.Unlock()
+		for _, f := range old {
+			f.end()
+		}
+	}
+}
+
+// quiet returns for how long c has neither sent nor received a byte.
+func quiet(c *net.TCPConn) (d time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			d = time.Duration(min(info.Last_data_sent, info.Last_data_recv)) * time.Millisecond
+		}
+	})
+	return d
+}
+
+func (p *Proxy) isOwn(a netip.Addr) bool {
+	if p.Own != nil {
+		return p.Own(a)
+	}
+	return p.own.has(a)
+}
+
+func (p *Proxy) dialTimeout() time.Duration {
+	if p.DialTimeout > 0 {
+		return p.DialTimeout
+	}
+	return 30 * time.Second
+}
+
+func (p *Proxy) helloTimeout() time.Duration {
+	if p.HelloTimeout > 0 {
+		return p.HelloTimeout
+	}
+	return 15 * time.Second
+}

@@ -1,0 +1,873 @@
+package builder_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/internal/builder"
+	"github.com/kitbox-dev/kitbox/internal/builder/cli"
+	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
+)
+
+// TestMain lets the test binary be kit-builder: a builder is started by running
+// the program that wants one.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
+		os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// busybox is a program that needs no libraries, for the base image.
+func busybox(t *testing.T) []byte {
+	t.Helper()
+	for _, p := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		f, err := elf.Open(p)
+		if err != nil {
+			continue
+		}
+		dynamic := f.Section(".interp") != nil
+		f.Close()
+		if b, err := os.ReadFile(p); err == nil && !dynamic {
+			return b
+		}
+	}
+	missing(t, "a static busybox (apt install busybox-static)")
+	return nil
+}
+
+// missing skips, or fails where everything has to run.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("this machine has no %s", what)
+	}
+	t.Skipf("this machine has no %s", what)
+}
+
+// A bench is a home with a base image and a builder of its own.
+type bench struct {
+	*testing.T
+	home string
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	if os.Getuid() != 0 {
+		missing(t, "root for this test")
+	}
+	if _, err := exec.LookPath("runc"); err != nil {
+		missing(t, "runc (apt install runc)")
+	}
+	b := &bench{t, filepath.Join(t.TempDir(), "home")}
+	t.Cleanup(func() {
+		if err := builder.Stop(context.Background(), b.dir()); err != nil && !errors.Is(err, kiterr.ErrNotRunning) {
+			t.Errorf("stopping the builder: %v", err)
+		}
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(b.dir(), "builder.log"))
+			t.Logf("builder.log:\n%s", log)
+		}
+	})
+	b.writeBase(busybox(t))
+	return b
+}
+
+func (b *bench) dir() string {
+	d, err := builder.Dir(b.home)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+func (b *bench) images() *layout.Store {
+	s, err := layout.Open(filepath.Join(b.home, "images"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+const dpkgStatus = `Package: bash
+Status: install ok installed
+Version: 5.2.15-2+b7
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1.0-1
+
+Package: libssl3
+Status: install ok installed
+Version: 1:3.0.15~rc1-1
+
+Package: zlib1g
+Status: install ok installed
+Version: 1:1.2.13.dfsg-1`
+
+// writeBase puts an image kitbox.local/base:1 into the store.
+func (b *bench) writeBase(busybox []byte) {
+	b.Helper()
+	ctx := context.Background()
+	var raw bytes.Buffer
+	w := tar.NewWriter(&raw)
+	add := func(h tar.Header, data string) {
+		h.Size = int64(len(data))
+		h.ModTime = time.Unix(0, 0)
+		if err := w.WriteHeader(&h); err != nil {
+			b.Fatal(err)
+		}
+		io.WriteString(w, data)
+	}
+	for _, d := range []string{"bin", "etc", "tmp", "var", "var/lib", "var/lib/dpkg", "home"} {
+		add(tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
+	}
+	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, string(busybox))
+	for _, a := range []string{"sh", "cat", "echo", "sleep", "ls", "mkdir", "touch", "wget", "nc", "date", "env", "true", "false", "id"} {
+		add(tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, "")
+	}
+	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, "root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n")
+	add(tar.Header{Name: "var/lib/dpkg/status", Typeflag: tar.TypeReg, Mode: 0o644}, dpkgStatus)
+	if err := w.Close(); err != nil {
+		b.Fatal(err)
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	z.Write(raw.Bytes())
+	z.Close()
+	s := b.images()
+	layer, err := s.PushBytes(ctx, ocispec.MediaTypeImageLayerGzip, zipped.Bytes())
+	if err != nil {
+		b.Fatal(err)
+	}
+	config, err := s.PushJSON(ctx, ocispec.MediaTypeImageConfig, ocispec.Image{
+		Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin", "BASE=yes"}, User: "agent", WorkingDir: "/home", Labels: map[string]string{"base": "1"}},
+		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(raw.Bytes())}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer}}
+	m.SchemaVersion = 2
+	desc, err := s.PushJSON(ctx, ocispec.MediaTypeImageManifest, m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.Tag(ctx, desc, "kitbox.local/base:1"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// kit writes a Kit's directory.
+func (b *bench) kit(files map[string]string) string {
+	b.Helper()
+	dir := filepath.Join(b.TempDir(), "hello")
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// build builds and returns what went wrong, if anything.
+func (b *bench) build(r builder.Request) (*builder.Result, error) {
+	b.Helper()
+	r.Home = b.home
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	return builder.Build(ctx, r, builder.Progress{})
+}
+
+func (b *bench) mustBuild(r builder.Request) *builder.Result {
+	b.Helper()
+	res, err := b.build(r)
+	if err != nil {
+		b.Fatalf("%v\n%+v", err, builder.AsFailure(err))
+	}
+	return res
+}
+
+// image reads a result's manifest and config from the store.
+func (b *bench) image(res *builder.Result) layout.Image {
+	b.Helper()
+	img, err := b.images().Image(context.Background(), ocispec.Descriptor{Digest: res.Digest, MediaType: res.MediaType, Size: res.Size}, layout.HostPlatform())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return img
+}
+
+// file reads a file of an image: the topmost layer that has it.
+func (b *bench) file(img layout.Image, name string) string {
+	b.Helper()
+	for _, l := range slices.Backward(img.Layers()) {
+		r, err := b.images().Fetch(context.Background(), l.Blob)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer r.Close()
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		tr := tar.NewReader(z)
+		for {
+			h, err := tr.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			if strings.Trim(h.Name, "/") == strings.Trim(name, "/") {
+				data, _ := io.ReadAll(tr)
+				return string(data)
+			}
+		}
+	}
+	b.Errorf("the image has no %s", name)
+	return ""
+}
+
+const workload = `# syntax=docker/sandbox-kit:3
+schemaVersion: "3"
+kind: workload
+displayName: Hello # the name people see
+provides: ["hello@1.0.0"]
+`
+
+const recipe = `# syntax=docker/dockerfile:1
+ARG KIT_BASE=kitbox.local/base:1
+FROM ${KIT_BASE}
+USER root
+RUN echo hello >/hello.txt && mkdir -p /opt/x
+COPY note.txt /note.txt
+CMD ["/bin/sh"]
+`
+
+func TestACompanionWorkloadBecomesAKitImage(t *testing.T) {
+	b := newBench(t)
+	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
+	res := b.mustBuild(builder.Request{Context: dir, Tag: "kitbox.local/hello:1"})
+	if res.Cached || res.Stem != "hello" {
+		t.Errorf("result = %+v; want a first build of hello", res)
+	}
+	img := b.image(res)
+	a := img.Annotations
+	for k, want := range map[string]string{
+		annotation.SchemaVersion:  "3",
+		ocispec.AnnotationTitle:   "Hello",
+		ocispec.AnnotationVersion: "1.0.0", // derived provides have no vote
+		annotation.BuiltBy:        `{"name":"kitbox","version":"dev"}`,
+	} {
+		if a[k] != want {
+			t.Errorf("annotation %s = %q, want %q", k, a[k], want)
+		}
+	}
+	for _, k := range []string{ocispec.AnnotationCreated, ocispec.AnnotationRevision, annotation.Capabilities, ocispec.AnnotationBaseImageName} {
+		if v, ok := a[k]; ok {
+			t.Errorf("annotation %s = %q, want none", k, v)
+		}
+	}
+	var d struct{ Provides []string }
+	if err := json.Unmarshal([]byte(a[annotation.Descriptor]), &d); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"hello@1.0.0", "deb/bash@5.2.15", "deb/zlib1g@1.2.13"}; !slices.Equal(d.Provides, want) {
+		t.Errorf("provides = %q, want %q", d.Provides, want)
+	}
+	if got := b.file(img, "/usr/share/sandbox/kit/hello/kit.dockerfile"); got != recipe {
+		t.Errorf("staged recipe = %q", got)
+	}
+	yaml := b.file(img, "/usr/share/sandbox/kit/hello/kit.yaml")
+	if !strings.Contains(yaml, "# the name people see") || !strings.Contains(yaml, "deb/bash@5.2.15") {
+		t.Errorf("staged descriptor lost its comments or its derived provides:\n%s", yaml)
+	}
+	if got := b.file(img, "/hello.txt") + b.file(img, "/note.txt"); got != "hello\nnote\n" {
+		t.Errorf("content = %q", got)
+	}
+	base, err := b.images().Resolve(context.Background(), "kitbox.local/base:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	baseImg, err := b.images().Image(context.Background(), base, layout.HostPlatform())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := img.Layers()[0], baseImg.Layers()[0]; got.Blob.Digest != want.Blob.Digest || got.DiffID != want.DiffID {
+		t.Errorf("first layer = %v, want the base's own %v", got, want)
+	}
+	if n := len(img.Layers()); n != 4 {
+		t.Errorf("%d layers, want the base's, two of the recipe and the staged one", n)
+	}
+	if tagged, err := b.images().Resolve(context.Background(), "kitbox.local/hello:1"); err != nil || tagged.Digest != res.Digest {
+		t.Errorf("tag = %v, %v; want %s", tagged.Digest, err, res.Digest)
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.home, "images", "ingest", "*")); len(left) > 0 {
+		t.Errorf("left in the store: %q", left)
+	}
+
+	again := b.mustBuild(builder.Request{Context: dir})
+	if !again.Cached || again.Digest != res.Digest {
+		t.Errorf("second build: cached %v, digest %s; want the first's %s", again.Cached, again.Digest, res.Digest)
+	}
+}
+
+func TestFormsOfAuthoring(t *testing.T) {
+	b := newBench(t)
+	for name, c := range map[string]struct {
+		files      map[string]string
+		descriptor string
+		file, want string
+	}{
+		"inline":                           {map[string]string{"hello.yaml": workload + "build: |\n  # syntax=docker/dockerfile:1\n  FROM kitbox.local/base:1\n  USER root\n  RUN echo inline >/x\n  CMD [\"sh\"]\n"}, "", "/x", "inline\n"},
+		"named recipe":                     {map[string]string{"hello.yaml": workload + "dockerfile: sub/Recipe\n", "sub/Recipe": "FROM kitbox.local/base:1\nUSER root\nRUN echo named >/x\nCMD [\"sh\"]\n"}, "", "/x", "named\n"},
+		"comment":                          {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#\n#   # kept\n#   provides: [\"c@1.0\"]\n\nFROM kitbox.local/base:1\nUSER root\nRUN echo comment >/x\nCMD [\"sh\"]\n"}, "Dockerfile", "/x", "comment\n"},
+		"comment with a syntax of its own": {map[string]string{"c.dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   provides: [\"c@1.0\"]\n\n# syntax=docker/dockerfile:1\nFROM kitbox.local/base:1\nUSER root\nRUN echo second >/x\nCMD [\"sh\"]\n"}, "c.dockerfile", "/x", "second\n"},
+		"declaration only":                 {map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"}, "", "/usr/share/sandbox/kit/hello/kit.yaml", "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"},
+		"descriptor in a subdirectory":     {map[string]string{"sub/a.yaml": workload, "sub/a.dockerfile": "FROM kitbox.local/base:1\nUSER root\nCOPY note.txt /x\nCMD [\"sh\"]\n", "note.txt": "from the root\n"}, "sub/a.yaml", "/x", "from the root\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &bench{t, b.home}
+			res := b.mustBuild(builder.Request{Context: b.kit(c.files), Descriptor: c.descriptor})
+			img := b.image(res)
+			if got := b.file(img, c.file); got != c.want {
+				t.Errorf("%s = %q, want %q", c.file, got, c.want)
+			}
+			if name == "declaration only" && len(img.Layers()) != 1 {
+				t.Errorf("%d layers, want the staged one alone", len(img.Layers()))
+			}
+		})
+	}
+}
+
+func TestAMixinKeepsOnlyWhatItsRecipeStates(t *testing.T) {
+	b := newBench(t)
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{
+		"hello.yaml": `schemaVersion: "3"
+kind: mixin
+provides: [tool]
+version: ${{ kit.args.release }}
+args:
+  release:
+    default: "1.0"
+    buildArg: RELEASE
+    enum: ["1.0", "2.0"]
+capabilities:
+  - type: com.docker.sandbox/agent-context@1
+    config:
+      # where it is written
+      contentFile: ./doc/use.md
+`,
+		"hello.dockerfile": "ARG RELEASE\nFROM kitbox.local/base:1\nARG RELEASE\nENV TOOL=$RELEASE PATH=/opt/tool:/bin:/usr/bin:/opt/tool\nLABEL tool=1\nUSER agent\nEXPOSE 80\nENTRYPOINT [\"/tool\"]\n",
+		"doc/use.md":       "use it\n",
+	}), Args: map[string]string{"release": "2.0"}})
+	img := b.image(res)
+	want := ocispec.ImageConfig{Env: []string{"PATH=/opt/tool", "TOOL=2.0"}, Labels: map[string]string{"tool": "1"}, Entrypoint: []string{"/tool"}, ExposedPorts: map[string]struct{}{"80/tcp": {}}}
+	got := img.Config.Config
+	slices.Sort(got.Env)
+	if !slices.Equal(got.Env, want.Env) || !maps.Equal(got.Labels, want.Labels) || !slices.Equal(got.Entrypoint, want.Entrypoint) || !maps.Equal(got.ExposedPorts, want.ExposedPorts) || got.User != "" || got.WorkingDir != "" || got.Cmd != nil {
+		t.Errorf("config = %+v, want %+v", got, want)
+	}
+	a := img.Annotations
+	if a[ocispec.AnnotationVersion] != "2.0" || a[annotation.Capabilities] != "com.docker.sandbox/agent-context@1" {
+		t.Errorf("annotations = %v", a)
+	}
+	const staged = "/usr/share/sandbox/kit/hello/use.md"
+	if !strings.Contains(a[annotation.Descriptor], `"contentFile":"`+staged+`"`) {
+		t.Errorf("descriptor = %s, want contentFile %s", a[annotation.Descriptor], staged)
+	}
+	if got := b.file(img, staged); got != "use it\n" {
+		t.Errorf("%s = %q", staged, got)
+	}
+	if y := b.file(img, "/usr/share/sandbox/kit/hello/kit.yaml"); !strings.Contains(y, "# where it is written") || !strings.Contains(y, staged) {
+		t.Errorf("staged descriptor:\n%s", y)
+	}
+}
+
+func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
+	b := newBench(t)
+	for name, c := range map[string]struct {
+		files map[string]string
+		r     builder.Request
+		file  string
+		line  int
+		has   []string // in the one line
+		not   []string
+		err   error // family; nil: none of them
+	}{
+		"a step fails": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN echo about to fail && false\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 3, has: []string{"RUN echo about to fail && false", "exit code: 1", "about to fail"}, not: []string{"--network"},
+		},
+		"an inline step fails": {
+			files: map[string]string{"hello.yaml": workload + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n  CMD [\"sh\"]\n"},
+			file:  "hello.yaml", line: 9, has: []string{"RUN false"},
+		},
+		"a step wants the network": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN wget http://kitbox.example/x\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 3, has: []string{"wget", "--network host"},
+		},
+		"a recipe takes the network": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN --network=host true\nCMD [\"sh\"]\n"},
+			has:   []string{"host's network", "--network host"}, err: kiterr.ErrRefused,
+		},
+		"recipe syntax": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"},
+			file:  "hello.dockerfile", line: 2, has: []string{"RUNN"},
+		},
+		"no base": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:9\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 1, has: []string{"kitbox.local/base:9", "kitbox base create"}, err: kiterr.ErrNotFound,
+		},
+		"no registry": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM 127.0.0.1:1/nothing:1\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 1, has: []string{"127.0.0.1:1/nothing:1", "connection refused"}, err: kiterr.ErrNotFound,
+		},
+		"unknown key": {
+			files: map[string]string{"hello.yaml": workload + "entrypoint: [sh]\n", "hello.dockerfile": recipe},
+			file:  "hello.yaml", line: 6, has: []string{"entrypoint"}, err: kiterr.ErrRefused,
+		},
+		"a workload without a recipe": {
+			files: map[string]string{"hello.yaml": workload},
+			file:  "hello.yaml", line: 3, has: []string{"hello.dockerfile"}, err: kiterr.ErrRefused,
+		},
+		"a named recipe that is not there": {
+			files: map[string]string{"hello.yaml": workload + "dockerfile: other\n"},
+			file:  "hello.yaml", line: 6, has: []string{"other"}, err: kiterr.ErrRefused,
+		},
+		"nothing to launch": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\n"},
+			file:  "hello.yaml", line: 3, has: []string{"ENTRYPOINT", "CMD"}, err: kiterr.ErrRefused,
+		},
+		"undeclared arg": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe}, r: builder.Request{Args: map[string]string{"nope": "1"}},
+			file: "hello.yaml", has: []string{"nope"}, err: kiterr.ErrRefused,
+		},
+		"a content file that is not there": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-context@1\n    config: {contentFile: ./nope.md}\n"},
+			file:  "hello.yaml", has: []string{"nope.md"}, err: kiterr.ErrRefused,
+		},
+		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &bench{t, b.home}
+			c.r.Context = b.kit(c.files)
+			_, err := b.build(c.r)
+			if err == nil {
+				t.Fatal("the build went well")
+			}
+			f := builder.AsFailure(err)
+			if f.File != c.file || c.line > 0 && f.Line != c.line {
+				t.Errorf("place = %s:%d, want %s:%d (%v)", f.File, f.Line, c.file, c.line, err)
+			}
+			for _, want := range c.has {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error = %q, lacks %q", err, want)
+				}
+			}
+			for _, no := range append(c.not, "\n", "failed to solve", "rpc error") {
+				if strings.Contains(err.Error(), no) {
+					t.Errorf("error = %q, must not hold %q", err, no)
+				}
+			}
+			for _, family := range []error{kiterr.ErrRefused, kiterr.ErrNotFound} {
+				if got := errors.Is(err, family); got != (family == c.err) {
+					t.Errorf("errors.Is(%q, %v) = %v", err, family, got)
+				}
+			}
+		})
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.home, "images", "ingest", "*")); len(left) > 0 {
+		t.Errorf("left in the store: %q", left)
+	}
+}
+
+func TestStepsReachTheHostOnlyWithConsent(t *testing.T) {
+	b := newBench(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(c, "canary\n")
+			c.Close()
+		}
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": fmt.Sprintf("FROM kitbox.local/base:1\nUSER root\nRUN nc -w 2 127.0.0.1 %d </dev/null >/got || true\nCMD [\"sh\"]\n", port)})
+	for network, want := range map[string]string{builder.NetworkNone: "", builder.NetworkHost: "canary\n"} {
+		res := b.mustBuild(builder.Request{Context: dir, Network: network})
+		if got := b.file(b.image(res), "/got"); got != want {
+			t.Errorf("network %s: a step read %q from the host's loopback, want %q", network, got, want)
+		}
+		if res.Network != network {
+			t.Errorf("result says network %s, want %s", res.Network, network)
+		}
+	}
+}
+
+func TestWithASourceDateBytesDoNotDependOnTheClockOrTheCache(t *testing.T) {
+	b := newBench(t)
+	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
+	decl := b.kit(map[string]string{"hello.yaml": declaration})
+	epoch := int64(1700000000)
+	first := b.mustBuild(builder.Request{Context: dir, SourceDateEpoch: &epoch})
+	firstDecl := b.mustBuild(builder.Request{Context: decl})
+	if got := b.image(first).Annotations[ocispec.AnnotationCreated]; got != "2023-11-14T22:13:20Z" {
+		t.Errorf("created = %q", got)
+	}
+	if freed, err := builder.Prune(context.Background(), b.dir()); err != nil || freed == 0 {
+		t.Fatalf("Prune = %d, %v; want the cache gone", freed, err)
+	}
+	// The clock has to differ for this to prove anything.
+	for start := time.Now().Unix(); time.Now().Unix() == start; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	second := b.mustBuild(builder.Request{Context: dir, SourceDateEpoch: &epoch})
+	if second.Cached {
+		t.Error("the second build was cached: it proves nothing")
+	}
+	if first.Digest != second.Digest {
+		t.Errorf("digests differ: %s and %s", first.Digest, second.Digest)
+	}
+	if d := b.mustBuild(builder.Request{Context: decl}); d.Digest != firstDecl.Digest {
+		t.Errorf("a declaration-only Kit without a source date: %s and %s", firstDecl.Digest, d.Digest)
+	}
+}
+
+func TestTwoProgramsBuildAtOnce(t *testing.T) {
+	b := newBench(t)
+	var wg sync.WaitGroup
+	type outcome struct {
+		doc  []byte
+		errs string
+		err  error
+	}
+	out := make([]outcome, 3)
+	for i := range out {
+		dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": fmt.Sprintf("FROM kitbox.local/base:1\nUSER root\nRUN echo %d >/n\nCMD [\"sh\"]\n", i%2)})
+		wg.Go(func() {
+			var errs bytes.Buffer
+			cmd := exec.Command(os.Args[0], "build", "--home", b.home, "--progress", "plain", "--tag", fmt.Sprintf("kitbox.local/n:%d", i), dir)
+			cmd.Stderr = &errs
+			out[i].doc, out[i].err = cmd.Output()
+			out[i].errs = errs.String()
+		})
+	}
+	wg.Wait()
+	for i, o := range out {
+		var doc struct{ Result builder.Result }
+		if err := json.Unmarshal(o.doc, &doc); o.err != nil || err != nil {
+			t.Fatalf("build %d: %v, %v\n%s\n%s", i, o.err, err, o.doc, o.errs)
+		}
+		if got := b.file(b.image(&doc.Result), "/n"); got != fmt.Sprintln(i%2) {
+			t.Errorf("build %d has /n = %q", i, got)
+		}
+	}
+	tags, err := b.images().Tags()
+	if err != nil || len(tags) != 4 {
+		t.Errorf("tags = %v, %v; want the base and three", tags, err)
+	}
+}
+
+// blocking is a Kit whose build has a step that does not end. Running returns
+// when that step runs; the test fails if it still does at the end.
+func (b *bench) blocking() (dir string, running func()) {
+	seconds := fmt.Sprint(100_000_000 + time.Now().UnixNano()%100_000_000)
+	marker := "sleep\x00" + seconds
+	dir = b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN sleep " + seconds + "\nCMD [\"sh\"]\n"})
+	return dir, func() {
+		b.Helper()
+		b.eventually("the step runs", func() bool { return len(processes(marker)) > 0 })
+		b.Cleanup(func() { b.eventually("the step is gone", func() bool { return len(processes(marker)) == 0 }) })
+	}
+}
+
+// processes returns those with text in their command line.
+func processes(text string) (pids []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(text)) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}
+
+func (b *bench) eventually(what string, f func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !f(); {
+		if time.Now().After(deadline) {
+			b.Fatalf("not in 20 s: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (b *bench) status() builder.Status {
+	b.Helper()
+	s, err := builder.ReadStatus(context.Background(), b.dir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
+	b := newBench(t)
+	before := controlGroups()
+	dir, running := b.blocking()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.build(builder.Request{Context: dir})
+		failed <- err
+	}()
+	running()
+	pid := b.status().PID
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), b.home) {
+		t.Error("the builder's mounts are in the host's mount namespace")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-failed:
+		if !errors.Is(err, kiterr.ErrUnavailable) || !strings.Contains(err.Error(), "builder.log") {
+			t.Errorf("error = %v, want one that says the builder ended and names its log", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the build still waits for its builder")
+	}
+	b.eventually("no process of the builder", func() bool { return len(processes(b.home)) == 0 })
+	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
+	b.mustBuild(builder.Request{Context: ok})
+	if b.status().PID == pid {
+		t.Error("the builder that was killed answers")
+	}
+	if err := builder.Stop(context.Background(), b.dir()); err != nil {
+		t.Fatal(err)
+	}
+	if after := controlGroups(); len(after) > len(before) {
+		t.Errorf("control groups left: %q, there were %q", after, before)
+	}
+}
+
+// controlGroups lists those of all builders on this machine.
+func controlGroups() []string {
+	v1, _ := filepath.Glob("/sys/fs/cgroup/*/kitbox-builder-*")
+	v2, _ := filepath.Glob("/sys/fs/cgroup/kitbox-builder-*")
+	return append(v1, v2...)
+}
+
+func TestAnInterruptStopsTheBuildAtOnce(t *testing.T) {
+	b := newBench(t)
+	dir, running := b.blocking()
+	cmd := exec.Command(os.Args[0], "build", "--home", b.home, "--progress", "quiet", dir)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	running()
+	start := time.Now()
+	cmd.Process.Signal(os.Interrupt)
+	cmd.Wait()
+	if d := time.Since(start); d > 3*time.Second {
+		t.Errorf("it took %v to stop", d)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != 130 || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("exit status %d, %q; want 130", got, &errs)
+	}
+	if !b.status().Running {
+		t.Error("the builder went with the build")
+	}
+}
+
+func TestTheBuilderEndsWhenIdleAndNotBefore(t *testing.T) {
+	b := newBench(t)
+	dir, running := b.blocking()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	const idle = 300 * time.Millisecond
+	go func() {
+		defer close(done)
+		_, err := builder.Build(ctx, builder.Request{Home: b.home, Context: dir, IdleSeconds: idle.Seconds()}, builder.Progress{})
+		t.Log("the build ended with", err)
+	}()
+	running()
+	time.Sleep(2 * idle) // the promise is that nothing happens in this time
+	if len(processes(b.home)) == 0 {
+		t.Fatal("the builder ended under a running build")
+	}
+	cancel()
+	<-done
+	b.eventually("the builder ends", func() bool { return len(processes(b.home)) == 0 })
+	if b.status().Running {
+		t.Error("status says it runs")
+	}
+	if _, err := os.Stat(filepath.Join(b.dir(), "builder.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestTheSocketIsItsOwnersAlone(t *testing.T) {
+	b := newBench(t)
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration})})
+	for name, want := range map[string]os.FileMode{"": 0o700, "builder.sock": 0o600, "builder.log": 0o600} {
+		fi, err := os.Stat(filepath.Join(b.dir(), name))
+		if err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%q: mode %v, %v; want %v", name, fi.Mode().Perm(), err, want)
+		}
+	}
+}
+
+const declaration = "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"d@1.0\"]\n"
+
+func TestAProgramBuildsByRequest(t *testing.T) {
+	b := newBench(t)
+	for name, c := range map[string]struct {
+		text   string
+		status int
+		want   string
+	}{
+		"built":   {declaration, kiterr.StatusOK, `{"result":{"digest":"sha256:`},
+		"refused": {declaration + "name: d\n", kiterr.StatusRefused, `{"error":{"file":"hello.yaml","line":4,"message":`},
+	} {
+		request, err := json.Marshal(map[string]any{"home": b.home, "context": b.kit(map[string]string{"hello.yaml": c.text}), "idleSeconds": 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "build", "--request", "-", "--progress", "quiet")
+		cmd.Stdin = bytes.NewReader(request)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, _ := cmd.Output()
+		if got := cmd.ProcessState.ExitCode(); got != c.status || !strings.HasPrefix(string(out), c.want) || bytes.Count(out, []byte("\n")) != 1 || errs.Len() > 0 {
+			t.Errorf("%s: exit status %d, stdout %q, stderr %q; want %d and one document %s…", name, got, out, &errs, c.status, c.want)
+		}
+	}
+	if got := b.status().Idle; got != "30s" {
+		t.Errorf("the builder stays idle for %s, want what the request says", got)
+	}
+}
+
+func TestABuilderOfAnotherVersionIsReplacedUnlessBusy(t *testing.T) {
+	b := newBench(t)
+	other := filepath.Join(t.TempDir(), "kit-builder")
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	blocked, running := b.blocking()
+	cmd := exec.Command(other, "build", "--home", b.home, "--progress", "quiet", blocked)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	running()
+	old := b.status().PID
+	dir := b.kit(map[string]string{"hello.yaml": declaration})
+	b.mustBuild(builder.Request{Context: dir})
+	if got := b.status().PID; got != old {
+		t.Error("a busy builder was replaced")
+	}
+	cmd.Process.Signal(os.Interrupt)
+	cmd.Wait()
+	b.mustBuild(builder.Request{Context: dir})
+	if got := b.status().PID; got == old {
+		t.Error("the other version's builder still serves")
+	}
+}
+
+func TestAFullDiskIsNamedAndLeavesNoHalfImage(t *testing.T) {
+	b := newBench(t)
+	const head = "FROM kitbox.local/base:1\nUSER root\n"
+	for name, dir := range map[string]string{
+		"in a step":       b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": head + "RUN cat /dev/zero >/big\nCMD [\"sh\"]\n"}),
+		"reading the Kit": b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": head + "COPY big /\nCMD [\"sh\"]\n", "big": strings.Repeat("0123456789abcdef", 4<<20)}),
+	} {
+		t.Run(name, func(t *testing.T) { (&bench{t, b.home}).fillDisk(dir) })
+	}
+}
+
+// fillDisk builds dir on a file system that is too small for it.
+func (b *bench) fillDisk(dir string) {
+	b.Helper()
+	t := b.T
+	// The file system is mounted where only these commands and the builder
+	// that they start see it.
+	const script = `mount -t tmpfs -o size=40m tmpfs "$1" && mkdir "$1/home" && cp -a "$2/images" "$1/home/" || exit 99
+"$0" build --home "$1/home" --progress quiet "$3"; status=$?
+ls "$1/home/images/ingest" >&2
+"$0" stop --home "$1/home"
+exit $status`
+	cmd := exec.Command("unshare", "-m", "sh", "-c", script, os.Args[0], t.TempDir(), b.home, dir)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, _ := cmd.Output()
+	if got := cmd.ProcessState.ExitCode(); got != kiterr.StatusFailed || !strings.Contains(errs.String(), "the disk is full") || strings.Contains(errs.String(), "build-") {
+		t.Errorf("exit status %d\n%s\n%s", got, out, &errs)
+	}
+}
+
+func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
+	b := newBench(t)
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration})})
+	dir, err := os.Open(b.dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	short := filepath.Join("/proc/self/fd", fmt.Sprint(dir.Fd()), "builder.sock")
+	elsewhere := filepath.Join(t.TempDir(), "images")
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix://" + short, Layout: elsewhere})
+	if _, err := os.Stat(filepath.Join(elsewhere, "blobs", "sha256", res.Digest.Encoded())); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.build(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix:///nowhere.sock"}); err == nil || !strings.Contains(err.Error(), "unix:///nowhere.sock") {
+		t.Errorf("error = %v, want one that names the address", err)
+	}
+}

@@ -1,0 +1,203 @@
+// Package cli is the kitbox command as a library: it turns arguments into calls
+// of package sandbox and answers into text.
+//
+// It sees the world only through [Env], imports no implementation, and holds to
+// three rules: stdout carries results and nothing else, --json prints one
+// document, and an error is one line that names the thing and the next step.
+// The wiring is in internal/app.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// Env is the world as one invocation sees it. Nothing in this package reaches
+// for os.Args, os.Stdout or the environment on its own.
+type Env struct {
+	Args   []string // without the program name
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Getenv func(string) string // nil: an empty environment
+
+	Version string
+
+	Runtime sandbox.Runtime
+	Images  sandbox.ImageStore
+	Builder sandbox.Builder
+	Doctor  sandbox.Doctor
+}
+
+func (e *Env) getenv(name string) string {
+	if e.Getenv == nil {
+		return ""
+	}
+	return e.Getenv(name)
+}
+
+// Main runs one invocation and returns its exit status.
+func Main(ctx context.Context, e *Env) int {
+	root := newRoot(e)
+	root.SetArgs(e.Args)
+	root.SetIn(e.Stdin)
+	root.SetOut(e.Stdout)
+	root.SetErr(e.Stderr)
+	err := root.ExecuteContext(ctx)
+	var status kiterr.ExitStatus
+	if err != nil && !errors.As(err, &status) {
+		fmt.Fprintln(e.Stderr, message(err))
+	}
+	return kiterr.ExitCode(err)
+}
+
+// message is what a user reads of err: one line for one thing. Errors that
+// list several violations keep one line for each, indented under the first.
+func message(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "kitbox: interrupted"
+	}
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	for i, l := range lines[1:] {
+		lines[i+1] = "  " + strings.TrimSpace(l)
+	}
+	return "kitbox: " + strings.Join(lines, "\n")
+}
+
+// usageError is a mistake in the arguments; it says where the help is.
+func usageError(cmd *cobra.Command, format string, args ...any) error {
+	return fmt.Errorf("%s; see %q", fmt.Sprintf(format, args...), cmd.CommandPath()+" --help")
+}
+
+// The groups of the root's help, in the order shown.
+const (
+	groupRun    = "run"
+	groupLife   = "life"
+	groupLook   = "look"
+	groupImages = "images"
+)
+
+func newRoot(e *Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kitbox",
+		Short: "Run Kits in sandboxes that enforce what the Kits declare",
+		Long: `kitbox runs Kits: container images that declare what their content needs from
+the host. A sandbox is made of one workload and any number of mixins, reaches
+only the hosts that they declare, and keeps only what they ask to keep.`,
+		Example: `  kitbox run --rm ./examples/hello             build the Kit there and run it
+  kitbox run ./examples/hello . -- there       with this directory as its workspace
+  kitbox create --name t ./examples/hello --kit ./examples/tool
+  kitbox exec t -- cat /time.txt
+  kitbox policy log t                          what was allowed and refused`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(cmd, "there is no command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%v", err) })
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Running Kits:"},
+		&cobra.Group{ID: groupLife, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupLook, Title: "Looking at them:"},
+		&cobra.Group{ID: groupImages, Title: "Images and this machine:"},
+	)
+	root.SetHelpCommandGroupID(groupImages)
+	root.SetCompletionCommandGroupID(groupImages)
+	root.PersistentFlags().Bool("no-input", false, "never ask anything; fail and say what to do instead")
+	for _, c := range []struct {
+		group string
+		cmd   *cobra.Command
+	}{
+		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
+		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.remove()},
+		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.policy()},
+		{groupImages, e.build()}, {groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
+	} {
+		c.cmd.GroupID = c.group
+		root.AddCommand(c.cmd)
+	}
+	root.SetUsageTemplate(usageTemplate)
+	return root
+}
+
+// usageTemplate is laid out like a manual page: what, how, options, examples,
+// and exit statuses where a script would look for them.
+const usageTemplate = `Usage:
+  {{if .Runnable}}{{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}{{if .Runnable}}
+  {{end}}{{.CommandPath}} COMMAND{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}
+
+Commands:{{range $cmds}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{else}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help"))}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Options:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
+
+Options of every command:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+
+Exit status:
+  0 success, 1 failure, 2 refused (by the format, a policy, or a capability
+  that this host does not grant), 3 approval needed, 125 a command could not be
+  started, 130 interrupted; run and exec pass on the status of the command.{{if .HasAvailableSubCommands}}
+
+"{{.CommandPath}} COMMAND --help" says more about a command.{{end}}
+`
+
+// names completes the name of an existing sandbox.
+func (e *Env) names(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Name() != "rm" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	infos, err := e.Runtime.List(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var ns []string
+	for _, i := range infos {
+		ns = append(ns, i.Name)
+	}
+	return ns, cobra.ShellCompDirectiveNoFileComp
+}
+
+// one takes exactly one argument, named what in the message.
+func one(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usageError(cmd, "%s takes one %s, %d given", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+func none(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError(cmd, "%s takes no argument, %q given", cmd.Name(), args[0])
+	}
+	return nil
+}
+
+// fileOf returns the file behind a stream, nil when it is something else.
+func fileOf(stream any) *os.File {
+	f, _ := stream.(*os.File)
+	return f
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+func (e *Env) exec() *cobra.Command {
+	var (
+		s    streams
+		c    sandbox.Cmd
+		user string
+	)
+	cmd := &cobra.Command{
+		Use:   "exec [options] NAME [--] COMMAND [ARG...]",
+		Short: "Run a command in a running sandbox",
+		Long: `Runs COMMAND in the sandbox NAME and ends with its status. stdout and stderr
+stay apart and are passed on byte for byte; without -i the command's input is
+empty.`,
+		Example: `  kitbox exec t -- cat /time.txt
+  kitbox exec -it t -- bash
+  tar c . | kitbox exec -i t -- tar x -C /tmp
+  kitbox exec -u 0 t -- apt-get update`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || args[1] == "--" && len(args) < 3 {
+				return usageError(cmd, "exec takes the NAME of a sandbox and a COMMAND")
+			}
+			if strings.HasPrefix(args[1], "-") && args[1] != "--" {
+				return usageError(cmd, "%s: options of exec stand before NAME, the command after --", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			c.Args = args[1:]
+			if c.Args[0] == "--" {
+				c.Args = c.Args[1:]
+			}
+			c.User = user
+			if _, err := pairs(cmd, "--env", c.Env); err != nil {
+				return err
+			}
+			res, err := s.run(cmd.Context(), e, sb, &c)
+			return result(res, err)
+		},
+	}
+	// What follows the name belongs to the command, dashes and all.
+	cmd.Flags().SetInterspersed(false)
+	s.flags(cmd, false)
+	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
+	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
+	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `N=VALUE` (repeatable)")
+	return cmd
+}
+
+func (e *Env) attach() *cobra.Command {
+	var s streams
+	cmd := &cobra.Command{
+		Use:   "attach [options] NAME [-- ARG...]",
+		Short: "Run the workload of a sandbox that exists, starting it if need be",
+		Example: `  kitbox attach t
+  kitbox attach t -- --resume`,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var rest []string
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				args, rest = args[:n], args[n:]
+			}
+			if err := one("NAME")(cmd, args); err != nil {
+				return err
+			}
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := sb.Start(cmd.Context()); err != nil {
+				return err
+			}
+			res, err := s.run(cmd.Context(), e, sb, &sandbox.Cmd{Args: rest, Workload: true})
+			return result(res, err)
+		},
+	}
+	s.flags(cmd, true)
+	return cmd
+}
+
+// result is a command's end as the end of this program.
+func result(res *sandbox.Result, err error) error {
+	if err == nil && res.ExitCode != 0 {
+		return kiterr.ExitStatus(res.ExitCode)
+	}
+	return err
+}

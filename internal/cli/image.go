@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+func (e *Env) build() *cobra.Command {
+	var (
+		args   []string
+		ref    string
+		quiet  bool
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "build [options] DIR",
+		Short: "Build a Kit into the local store",
+		Long: `Builds the Kit in DIR, or that DIR names as a descriptor file, unless it is
+built already, and prints the digest of its manifest. run, create and plan do
+the same for every Kit that is given as a directory.`,
+		Example: `  kitbox build ./examples/hello
+  kitbox build --tag hello:1 --arg version=2 ./examples/hello`,
+		Args: one("DIR"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			values, err := pairs(cmd, "--arg", args)
+			if err != nil {
+				return err
+			}
+			p := e.progress(quiet)
+			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Progress: p.event})
+			p.done()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(e.Stdout, im)
+			}
+			fmt.Fprintln(e.Stdout, im.Digest)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for a build-phase arg of the Kit (repeatable)")
+	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
+	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (e *Env) images() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "images",
+		Short:   "List the images of the local store",
+		Example: `  kitbox images --json | jq -r '.[].ref'`,
+		Args:    none,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ims, err := e.Images.Images(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if ims == nil {
+					ims = []sandbox.Image{}
+				}
+				return writeJSON(e.Stdout, ims)
+			}
+			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
+			fmt.Fprintln(w, "REFERENCE\tDIGEST\tKIND\tSIZE")
+			for _, im := range ims {
+				ref, kind := im.Ref, im.Kind
+				if ref == "" {
+					ref = "<none>"
+				}
+				if kind == "" {
+					kind = "image"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", printable(ref), shortDigest(im.Digest), kind, bytesText(im.SizeBytes))
+			}
+			return w.Flush()
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (e *Env) base() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "base",
+		Short: "Make the platform base that recipes build on",
+		Args:  none,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var o sandbox.BaseOptions
+	var quiet bool
+	create := &cobra.Command{
+		Use:   "create [options]",
+		Short: "Make the base from the distribution's own mirror, into the local store",
+		Long: `Makes the platform base (bash, sh, curl, git, a certificate store, python3, and
+the user agent with id 1000) from the mirror of the distribution, and puts it
+into the local store. Does nothing when it is there. Needs mmdebstrap.`,
+		Example: `  kitbox base create`,
+		Args:    none,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p := e.progress(quiet)
+			o.Progress = p.event
+			im, err := e.Images.CreateBase(cmd.Context(), o)
+			p.done()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(e.Stdout, im.Ref)
+			return nil
+		},
+	}
+	f := create.Flags()
+	f.StringVar(&o.Ref, "ref", "", "name of the image (default: the one that the examples build on)")
+	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
+	f.BoolVar(&o.Force, "force", false, "make it again although it is there")
+	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	cmd.AddCommand(create)
+	return cmd
+}
+
+func (e *Env) doctor() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "doctor",
+		Short:   "Examine whether this machine can run Kits",
+		Example: `  kitbox doctor`,
+		Args:    none,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fs := e.Doctor.Examine(cmd.Context())
+			missing := 0
+			for _, f := range fs {
+				if f.Required && !f.OK {
+					missing++
+				}
+			}
+			if asJSON {
+				if err := writeJSON(e.Stdout, fs); err != nil {
+					return err
+				}
+			} else {
+				for _, f := range fs {
+					mark := "ok"
+					switch {
+					case !f.OK && f.Required:
+						mark = "MISSING"
+					case !f.OK:
+						mark = "absent"
+					}
+					fmt.Fprintf(e.Stdout, "%-8s %-18s %s\n", mark, f.Name, printable(f.Detail))
+					if !f.OK && f.Remedy != "" {
+						fmt.Fprintf(e.Stdout, "%-8s %-18s %s\n", "", "", printable(f.Remedy))
+					}
+				}
+			}
+			if missing > 0 {
+				return fmt.Errorf("%d requirements are missing on this machine: %w", missing, kiterr.ErrUnavailable)
+			}
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (e *Env) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  none,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(e.Stdout, "kitbox %s\n", e.Version)
+			return err
+		},
+	}
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+func (e *Env) stop() *cobra.Command {
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "stop [options] NAME...",
+		Short: "End every process of a sandbox and keep its files",
+		Example: `  kitbox stop t
+  kitbox stop --grace 0s t     kill at once`,
+		Args:              atLeastOneName,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := sandbox.StopOptions{Grace: grace}
+			if grace <= 0 {
+				o.Grace = -1
+			}
+			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Stop(cmd.Context(), o) })
+		},
+	}
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long processes get between TERM and KILL")
+	return cmd
+}
+
+func (e *Env) start() *cobra.Command {
+	return &cobra.Command{
+		Use:               "start NAME...",
+		Short:             "Boot a stopped sandbox with everything it had",
+		Example:           `  kitbox stop t && kitbox start t`,
+		Args:              atLeastOneName,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Start(cmd.Context()) })
+		},
+	}
+}
+
+func (e *Env) remove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove a sandbox, running or not; its volumes are kept",
+		Long: `Stops the sandbox and deletes it with all it wrote, except its volumes and its
+workspace: a sandbox that is created later under the same name has the volumes
+again.`,
+		Example:           `  kitbox rm t`,
+		Args:              atLeastOneName,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Remove(cmd.Context()) })
+		},
+	}
+}
+
+func atLeastOneName(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError(cmd, "%s takes the NAME of a sandbox", cmd.Name())
+	}
+	return nil
+}
+
+// each does f to every named sandbox, whatever became of the ones before, and
+// prints the names that it worked for.
+func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) error) error {
+	var errs []error
+	for _, n := range names {
+		sb, err := e.Runtime.Open(cmd.Context(), n)
+		if err == nil {
+			err = f(sb)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintln(e.Stdout, n)
+	}
+	return errors.Join(errs...)
+}

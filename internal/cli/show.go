@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+func jsonFlag(cmd *cobra.Command, v *bool) {
+	cmd.Flags().BoolVar(v, "json", false, "print one JSON document")
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func (e *Env) list() *cobra.Command {
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the sandboxes",
+		Example: `  kitbox ls
+  kitbox ls --json | jq -r '.[] | select(.state == "stopped") | .name'`,
+		Args: none,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			infos, err := e.Runtime.List(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if infos == nil {
+					infos = []sandbox.Info{}
+				}
+				return writeJSON(e.Stdout, infos)
+			}
+			if quiet {
+				for _, i := range infos {
+					fmt.Fprintln(e.Stdout, i.Name)
+				}
+				return nil
+			}
+			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
+			fmt.Fprintln(w, "NAME\tSTATE\tAGE\tKITS")
+			for _, i := range infos {
+				var kits []string
+				for _, k := range i.Kits {
+					kits = append(kits, printable(k.Ref))
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Name, i.State, age(time.Since(i.Created)), strings.Join(kits, ", "))
+			}
+			return w.Flush()
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "names only")
+	return cmd
+}
+
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func (e *Env) status() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status NAME",
+		Short: "Show the state of one sandbox",
+		Long: `Shows the state of one sandbox. Asking neither starts it nor keeps it running.
+
+States: creating, starting, ready, busy (a command is in flight), stopped,
+orphaned (it runs without its keeper and has no way out; the next command mends
+that), broken (its creation was interrupted; remove it), unknown (its keeper
+does not answer).`,
+		Example:           `  kitbox status t --json | jq -r .state`,
+		Args:              one("NAME"),
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			i, err := sb.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(e.Stdout, i)
+			}
+			writeInfo(e.Stdout, i)
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+func writeInfo(w io.Writer, i sandbox.Info) {
+	line := func(label, text string) { fmt.Fprintf(w, "%-10s %s\n", label, printable(text)) }
+	line("name", i.Name)
+	line("id", i.ID)
+	state := string(i.State)
+	if i.Commands > 0 {
+		state += fmt.Sprintf(" (%d in flight)", i.Commands)
+	}
+	line("state", state)
+	if i.Phase != "" {
+		line("phase", i.Phase)
+	}
+	for _, k := range i.Kits {
+		line("kit", fmt.Sprintf("%s (%s) %s", k.Ref, k.Kind, shortDigest(k.Digest)))
+	}
+	if i.Workspace != "" {
+		line("workspace", i.Workspace+" at "+i.Root)
+	}
+	line("created", i.Created.Local().Format(time.RFC3339))
+	if i.PID > 0 {
+		line("pid", fmt.Sprintf("%d, keeper %d", i.PID, i.KeeperPID))
+	}
+	for _, p := range i.Problems {
+		line("problem", p)
+	}
+}
+
+func (e *Env) inspect() *cobra.Command {
+	return &cobra.Command{
+		Use:               "inspect NAME",
+		Short:             "Print everything recorded of a sandbox, as JSON",
+		Example:           `  kitbox inspect t | jq .plan.detail.machine.mounts`,
+		Args:              one("NAME"),
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			in, err := sandbox.Inspect(cmd.Context(), sb)
+			if err != nil {
+				return err
+			}
+			return writeJSON(e.Stdout, in)
+		},
+	}
+}
+
+func (e *Env) logs() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Show what the hooks of a sandbox printed",
+		Long: `Shows every run of an install or startup hook, with its output and its end. What
+commands print goes to their own callers and is not kept.`,
+		Example:           `  kitbox logs t`,
+		Args:              one("NAME"),
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			runs, err := sandbox.HookRuns(cmd.Context(), sb)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				if runs == nil {
+					runs = []sandbox.HookRun{}
+				}
+				return writeJSON(e.Stdout, runs)
+			}
+			for _, r := range runs {
+				list := "install"
+				if r.Phase == "runtime" {
+					list = "startup"
+				}
+				end := fmt.Sprintf("status %d", r.ExitCode)
+				if r.Error != "" {
+					end = printable(r.Error)
+				}
+				fmt.Fprintf(e.Stdout, "== %s %s %d of %s: %s after %s\n", r.Time.Local().Format(time.RFC3339), list, r.Index,
+					printable(r.Kit), end, time.Duration(r.Millis)*time.Millisecond)
+				if r.Truncated {
+					fmt.Fprintln(e.Stdout, "[the beginning is not kept]")
+				}
+				for l := range strings.Lines(r.Output) {
+					fmt.Fprintln(e.Stdout, printable(l))
+				}
+			}
+			return nil
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}

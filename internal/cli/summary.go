@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// granted prints, before anything runs, what the Kits get.
+func (e *Env) granted(g *sandbox.Plan) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "kitbox: %s is granted\n", g.Name)
+	writePlan(&b, g, "  ")
+	e.Stderr.Write(b.Bytes())
+}
+
+// writePlan prints g as aligned lines, each with prefix in front.
+func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
+	line := func(label, text string) { fmt.Fprintf(w, "%s%-10s %s\n", prefix, label, printable(text)) }
+	for i, k := range g.Kits {
+		label := ""
+		if i == 0 {
+			label = "kits"
+		}
+		line(label, fmt.Sprintf("%s (%s) %s", k.Ref, k.Kind, shortDigest(k.Digest)))
+	}
+	for _, phase := range []string{"install", "runtime"} {
+		var allow, deny []string
+		for _, n := range g.Network {
+			if n.Phase != phase {
+				continue
+			}
+			if n.Allow {
+				allow = append(allow, n.Pattern)
+			} else {
+				deny = append(deny, n.Pattern)
+			}
+		}
+		switch {
+		case len(allow) > 0 && len(deny) > 0:
+			line("network", phase+": "+strings.Join(dedupe(allow), ", ")+"; never "+strings.Join(dedupe(deny), ", "))
+		case len(allow) > 0:
+			line("network", phase+": "+strings.Join(dedupe(allow), ", "))
+		case phase == "runtime":
+			line("network", phase+": nothing")
+		}
+	}
+	for _, r := range g.Routes {
+		line("route", r.Name+" dials "+r.Addr)
+	}
+	for _, s := range g.Storage {
+		text := s.Path
+		switch {
+		case s.Tmpfs:
+			text += " (memory)"
+		case s.Transient:
+			text += " (until it is removed)"
+		default:
+			text += " (kept)"
+		}
+		if s.SizeBytes > 0 {
+			text += " " + bytesText(s.SizeBytes)
+		}
+		if s.Note != "" {
+			text += ", " + s.Note
+		}
+		line("storage", text)
+	}
+	if g.Workspace != nil {
+		line("workspace", g.Workspace.Host+" at "+g.Workspace.Path)
+	}
+	var hooks []string
+	for _, n := range []struct{ phase, name string }{{"install", "install"}, {"runtime", "startup"}} {
+		count := 0
+		for _, h := range g.Hooks {
+			if h.Phase == n.phase {
+				count++
+			}
+		}
+		if count > 0 {
+			hooks = append(hooks, fmt.Sprintf("%d %s", count, n.name))
+		}
+	}
+	if len(hooks) > 0 {
+		line("hooks", strings.Join(hooks, ", "))
+	}
+	for _, s := range g.Skipped {
+		what := s.Type
+		if what == "" {
+			what = "group " + s.Path
+		}
+		line("skipped", what+" of "+s.Kit+": "+s.Reason)
+	}
+}
+
+// refused prints, after the command, what its boundary declined. A sandbox that
+// cannot say prints nothing.
+func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
+	type what struct{ name, reason string }
+	counts := map[what]int{}
+	var order []what
+	for ev, err := range sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{}) {
+		if err != nil {
+			return
+		}
+		if ev.Allowed {
+			continue
+		}
+		w := what{destination(ev), ev.Reason}
+		if counts[w] == 0 {
+			order = append(order, w)
+		}
+		counts[w] += max(ev.Count, 1)
+	}
+	if len(order) == 0 {
+		return
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "kitbox: %s was refused\n", sb.Name())
+	const most = 10
+	for i, w := range order {
+		if i == most {
+			fmt.Fprintf(&b, "  and %d more; see \"kitbox policy log\"\n", len(order)-most)
+			break
+		}
+		times := ""
+		if counts[w] > 1 {
+			times = fmt.Sprintf(" (%d times)", counts[w])
+		}
+		fmt.Fprintf(&b, "  %s: %s%s\n", printable(w.name), printable(w.reason), times)
+	}
+	e.Stderr.Write(b.Bytes())
+}
+
+func destination(ev sandbox.PolicyEvent) string {
+	host := ev.Host
+	if ev.Port != 0 {
+		host = net.JoinHostPort(host, strconv.Itoa(int(ev.Port)))
+	}
+	return ev.Kind + " " + host
+}
+
+func dedupe(list []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, s := range list {
+		if !seen[s] {
+			seen[s] = true
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func shortDigest(d string) string {
+	algo, hex, ok := strings.Cut(d, ":")
+	if !ok || len(hex) < 12 {
+		return d
+	}
+	return algo + ":" + hex[:12]
+}
+
+// bytesText writes n the way sizes are written in Kits: powers of 1024.
+func bytesText(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.size {
+			if n%u.size == 0 {
+				return fmt.Sprintf("%d %s", n/u.size, u.name)
+			}
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,239 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// sweepGrace is how old a file of a killed command must be to be deleted.
+const sweepGrace = time.Hour
+
+// Plan implements [sandbox.Runtime].
+func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Plan, error) {
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	c, err := e.compose(ctx, o, nameOf(o), state.NewID())
+	if err != nil {
+		return nil, err
+	}
+	return display(c.plan)
+}
+
+// Create implements [sandbox.Runtime].
+func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.Sandbox, error) {
+	b, err := e.create(ctx, o)
+	if b == nil {
+		return nil, err // not a nil *box in an interface
+	}
+	return b, err
+}
+
+func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
+	name := nameOf(o)
+	if err := state.ValidName(name); err != nil {
+		return nil, err
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	if err := e.state.Sweep(sweepGrace); err != nil {
+		return nil, err
+	}
+	// Before a build that may take minutes: the name is taken for good only
+	// after it.
+	if err := e.vacate(ctx, name); err != nil {
+		return nil, err
+	}
+	c, err := e.compose(ctx, o, name, state.NewID())
+	if err != nil {
+		return nil, err
+	}
+	if o.Granted != nil {
+		shown, err := display(c.plan)
+		if err != nil {
+			return nil, err
+		}
+		o.Granted(shown)
+	}
+	return e.make(ctx, o, c)
+}
+
+// vacate fails when name is taken, and frees it when what has it is the remains
+// of an interrupted creation.
+func (e *Engine) vacate(ctx context.Context, name string) error {
+	sb, err := e.state.Sandbox(name)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b := &box{e: e, sb: sb}
+	es, err := journal.Read(sb.Dir())
+	if err != nil {
+		return err
+	}
+	taken := fmt.Errorf("sandbox %s: %w: choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name)
+	if journal.Installed(es) && journal.Last(es) != journal.Removing || b.busy() {
+		return taken
+	}
+	l, err := sb.Lock(ctx, "create")
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	if err := b.mend(ctx); err == nil {
+		return taken // a keeper goes on with it
+	} else if !errors.Is(err, kiterr.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// make turns a composition into a sandbox. Whatever it has made when it fails is
+// removed; whatever it has made when it is killed is found by the journal.
+func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *composition) (_ *box, err error) {
+	p := c.plan
+	sb, err := e.state.Create(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	b := &box{e: e, sb: sb}
+	l, err := sb.Lock(ctx, "create")
+	if err != nil {
+		return nil, errors.Join(err, sb.Remove())
+	}
+	defer l.Unlock()
+	up := false
+	defer func() {
+		if up {
+			return
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperBound)
+		defer cancel()
+		if derr := b.discard(clean, false); derr != nil {
+			err = errors.Join(err, fmt.Errorf("and what was made of it is not all removed; 'kitbox rm %s' tries again: %w", p.Name, derr))
+		}
+	}()
+	j := journal.Writer{Dir: sb.Dir(), Volatile: o.Ephemeral}
+	if err := j.Append(journal.Creating, ""); err != nil {
+		return nil, err
+	}
+	// The keeper's program comes up while the rest is written; it does
+	// nothing before it is told to.
+	k, err := keeper.Spawn(sb.Dir(), sb.Name, e.c.Env)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if !up || !o.Ephemeral {
+			k.Release()
+		}
+	}()
+	if !e.c.Rootless {
+		if p.Machine.IDMap, err = e.state.AllocateIDs(ctx, p.ID); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.write(sb, o.Ephemeral); err != nil {
+		return nil, err
+	}
+	if err := e.storage.prepare(p); err != nil {
+		return nil, err
+	}
+	if err := j.Append(journal.Planned, ""); err != nil {
+		return nil, err
+	}
+	up, err = k.Boot(ctx, keeper.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
+	if !up {
+		return nil, explainBoot(p, err)
+	}
+	if o.Ephemeral {
+		b.creator = k
+	}
+	return b, err
+}
+
+// explainBoot adds what a user can do about it. An install hook that fails most
+// often wants a host that its Kit did not ask for.
+func explainBoot(p *plan.Plan, err error) error {
+	var h *sandbox.HookError
+	if errors.As(err, &h) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("sandbox %s: %w", p.Name, err)
+}
+
+// write stores a composition in the sandbox's directory.
+func (c *composition) write(sb *state.Sandbox, volatile bool) error {
+	for _, d := range []struct {
+		file string
+		v    any
+	}{{planFile, c.plan}, {lockFile, c.lock}, {selectionFile, c.selection}} {
+		if err := writeDocument(sb, d.file, d.v, volatile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var notInName = regexp.MustCompile(`[^a-z0-9]+`)
+
+// nameOf is the name that is asked for, or one made up from the first Kit: a
+// person recognizes it, and four random characters keep it apart from others.
+func nameOf(o sandbox.CreateOptions) string {
+	if o.Name != "" {
+		return o.Name
+	}
+	base := "sandbox"
+	if len(o.Kits) > 0 {
+		ref := strings.TrimSuffix(o.Kits[0], "/")
+		if i := strings.IndexByte(ref, '@'); i > 0 {
+			ref = ref[:i]
+		}
+		last := path.Base(ref)
+		if i := strings.IndexByte(last, ':'); i > 0 {
+			last = last[:i]
+		}
+		for _, ext := range []string{".yaml", ".yml", ".dockerfile"} {
+			last = strings.TrimSuffix(last, ext)
+		}
+		if s := strings.Trim(notInName.ReplaceAllString(strings.ToLower(last), "-"), "-"); s != "" {
+			base = s
+		}
+	}
+	if len(base) > 40 {
+		base = strings.Trim(base[:40], "-")
+	}
+	return base + "-" + strings.ToLower(rand.Text()[:4])
+}
+
+// writeDocument replaces a document, durably unless the sandbox is volatile.
+func writeDocument(sb *state.Sandbox, file string, v any, volatile bool) error {
+	if !volatile {
+		return sb.Write(file, v)
+	}
+	b, err := marshalDocument(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", sb.Path(file), err)
+	}
+	return durable.Explain(sb.Path(file), writeFile(sb.Path(file), b))
+}

@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// display is p in the terms a user decides by.
+func display(p *plan.Plan) (*sandbox.Plan, error) {
+	detail, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	d := &sandbox.Plan{Name: p.Name, Dir: p.Launch.Dir, Detail: detail,
+		Launch:  launchArgs(p.Launch, nil, false),
+		Kits:    []sandbox.Kit{},
+		Network: []sandbox.NetworkGrant{}, Storage: []sandbox.Storage{}, Hooks: []sandbox.Hook{}, Files: []string{}, Skipped: []sandbox.Skipped{}}
+	d.User = p.Launch.User.Name
+	if d.User == "" {
+		d.User = fmt.Sprint(p.Launch.User.UID)
+	}
+	for _, k := range p.Kits {
+		d.Kits = append(d.Kits, sandbox.Kit(k))
+	}
+	for _, r := range p.Egress.Rules {
+		d.Network = append(d.Network, sandbox.NetworkGrant{Phase: string(r.Phase), Pattern: r.Pattern, Allow: r.Allow, Source: r.Source})
+	}
+	for _, r := range p.Egress.Routes {
+		d.Routes = append(d.Routes, sandbox.Route(r))
+	}
+	for _, v := range p.Volumes {
+		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Transient: v.Transient, Note: v.Note}
+		if v.SizeBytes != nil {
+			s.SizeBytes = *v.SizeBytes
+		}
+		d.Storage = append(d.Storage, s)
+	}
+	if p.Workspace != "" {
+		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
+	}
+	for _, h := range p.Hooks {
+		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})
+	}
+	for _, f := range p.Files {
+		d.Files = append(d.Files, f.Path)
+	}
+	for _, s := range p.Skipped {
+		d.Skipped = append(d.Skipped, sandbox.Skipped(s))
+	}
+	return d, nil
+}

@@ -1,0 +1,377 @@
+// Package engine runs plans: it implements package sandbox on this machine.
+//
+// It composes Kits into a plan with the pure packages, stores the plan, and
+// starts a keeper, which does the rest. There is no daemon: what is known of a
+// sandbox is in its state directory, and several engines in several processes
+// work on one home at once, each change under the sandbox's lock. A command that
+// was killed leaves what the next one continues or cleans up; which of the two
+// is decided by the phase journal.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// Config is what an engine is made of. All fields without a comment that says
+// otherwise are required.
+type Config struct {
+	Home   string
+	Driver driver.Driver
+
+	// Fetcher returns what Kits are fetched and built with.
+	Fetcher func() *fetch.Fetcher
+
+	// Base makes the platform base.
+	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
+
+	// Attach puts a boundary for p around a network namespace, logging what
+	// it decides to log and keeping what it must remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+
+	// Pattern judges an egress pattern; nil accepts all.
+	Pattern func(string) error
+
+	// BootFiles are the files of the machine's own, such as resolv.conf.
+	BootFiles func(hostname string) []plan.BootFile
+
+	// Rootless says that this process is root of a user namespace of its
+	// own: machines then share its ids instead of getting a range each.
+	Rootless bool
+
+	// Env is what keepers inherit.
+	Env []string
+}
+
+// An Engine implements [sandbox.Runtime]. Its methods can be called
+// concurrently. Making one reads nothing and costs nothing.
+type Engine struct {
+	c        Config
+	storage  storage
+	handlers handler.List
+
+	open  sync.Once
+	home  *store.Home  // set by open
+	state *state.Store // set by open
+	err   error        // set by open
+}
+
+// New returns an engine.
+func New(c Config) *Engine {
+	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern})
+	return e
+}
+
+// ready opens the home on first use, so that a command that needs none works
+// without a place to write.
+func (e *Engine) ready() error {
+	e.open.Do(func() {
+		if e.home, e.err = store.Open(e.c.Home); e.err == nil {
+			e.state, e.err = e.home.Sandboxes()
+		}
+	})
+	return e.err
+}
+
+// exists reports whether there is anything that could be listed or opened. A
+// command that only looks must not make a home.
+func (e *Engine) exists() bool {
+	_, err := os.Stat(e.c.Home)
+	return err == nil
+}
+
+// Open implements [sandbox.Runtime].
+func (e *Engine) Open(_ context.Context, name string) (sandbox.Sandbox, error) {
+	return e.openName(name)
+}
+
+func (e *Engine) openName(name string) (*box, error) {
+	if err := state.ValidName(name); err != nil {
+		return nil, err
+	}
+	if !e.exists() {
+		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	sb, err := e.state.Sandbox(name)
+	if err != nil {
+		return nil, err
+	}
+	return &box{e: e, sb: sb}, nil
+}
+
+// listBound is how long one sandbox may take to answer a listing: a person does
+// not notice it, and a keeper that is alive answers in a hundredth of it.
+const listBound = 300 * time.Millisecond
+
+// List implements [sandbox.Runtime].
+func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
+	if !e.exists() {
+		return nil, nil
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	names, err := e.state.List()
+	if err != nil {
+		return nil, err
+	}
+	machines, err := e.machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]*sandbox.Info, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			sb, err := e.state.Sandbox(name)
+			if err != nil {
+				return // removed since
+			}
+			info := (&box{e: e, sb: sb}).info(ctx, machines)
+			infos[i] = &info
+		})
+	}
+	wg.Wait()
+	var out []sandbox.Info
+	for _, i := range infos {
+		if i != nil {
+			out = append(out, *i)
+		}
+	}
+	return out, ctx.Err()
+}
+
+// machines lists the driver's, by id.
+func (e *Engine) machines(ctx context.Context) (map[string]driver.Machine, error) {
+	ms, err := e.c.Driver.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byID := map[string]driver.Machine{}
+	for _, m := range ms {
+		byID[m.ID] = m
+	}
+	return byID, nil
+}
+
+// The documents and journals of a sandbox's directory, besides the keeper's.
+const (
+	planFile      = "plan.json"
+	lockFile      = "lock.json"
+	selectionFile = "selection.json"
+	policyFile    = "policy.jsonl"
+)
+
+// A box is one sandbox of an engine.
+type box struct {
+	e  *Engine
+	sb *state.Sandbox
+
+	mu      sync.Mutex
+	creator *keeper.Process // guarded by mu; set in the process that made a volatile sandbox
+}
+
+func (b *box) Name() string          { return b.sb.Name }
+func (b *box) keeper() keeper.Client { return keeper.Client{Dir: b.sb.Dir()} }
+
+func (b *box) plan() (*plan.Plan, error) {
+	p := new(plan.Plan)
+	if err := b.sb.Read(planFile, plan.Version, p); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Status implements [sandbox.Sandbox].
+func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
+	machines, err := b.e.machines(ctx)
+	if err != nil {
+		return sandbox.Info{}, err
+	}
+	return b.info(ctx, machines), ctx.Err()
+}
+
+// info puts together what the directory, the driver and the keeper say. It
+// takes no lock and waits for nobody longer than listBound.
+func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sandbox.Info {
+	i := sandbox.Info{Name: b.sb.Name, Kits: []sandbox.Kit{}}
+	es, err := journal.Read(b.sb.Dir())
+	if err != nil {
+		i.State, i.Problems = sandbox.Broken, []string{err.Error()}
+		return i
+	}
+	if len(es) > 0 {
+		i.Created = es[0].Time
+	} else if st, err := os.Stat(b.sb.Dir()); err == nil {
+		i.Created = st.ModTime()
+	}
+	installed := journal.Installed(es)
+	var m driver.Machine
+	switch p, err := b.plan(); {
+	case err == nil:
+		i.ID, i.Root, i.Workspace = p.ID, p.Launch.Dir, p.Workspace
+		for _, k := range p.Kits {
+			i.Kits = append(i.Kits, sandbox.Kit(k))
+		}
+		m = machines[p.Machine.ID]
+	case !errors.Is(err, kiterr.ErrNotFound):
+		i.Problems = append(i.Problems, err.Error())
+	}
+
+	bound, cancel := context.WithTimeout(ctx, listBound)
+	defer cancel()
+	s, err := b.keeper().Status(bound)
+	switch {
+	case err == nil:
+		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
+		i.Problems = append(i.Problems, s.Problems...)
+	case !errors.Is(err, keeper.ErrNone):
+		i.State = sandbox.Unknown
+		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
+	case journal.Last(es) == journal.Removing:
+		i.State = sandbox.Broken
+	case !installed && b.busy():
+		i.State = sandbox.Creating
+	case !installed:
+		i.State = sandbox.Broken
+	case m.Running:
+		i.State, i.PID = sandbox.Orphaned, m.PID
+	default:
+		i.State = sandbox.Stopped
+	}
+	return i
+}
+
+// busy reports whether another process is changing the sandbox.
+func (b *box) busy() bool {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	l, err := durable.AcquireLock(now, b.sb.Path("lock"), durable.Exclusive)
+	if err == nil {
+		l.Unlock()
+		return false
+	}
+	return errors.As(err, new(*durable.BusyError))
+}
+
+// forget deletes what is kept of a sandbox whose machine is gone: storage that
+// must not stay, its range of ids, and at last its directory, which is what the
+// next command would find it by. keep is whether storage made for it outlives it
+// if it ever was installed.
+func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, keep bool) error {
+	if p != nil {
+		es, err := journal.Read(sb.Dir())
+		if err != nil {
+			return err
+		}
+		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
+			return err
+		}
+		if !e.c.Rootless {
+			if err := e.state.ReleaseIDs(ctx, p.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return sb.Remove()
+}
+
+// discard removes a sandbox without a keeper, in whatever state it is; keep is
+// as for forget. The caller holds its lock.
+func (b *box) discard(ctx context.Context, keep bool) error {
+	p, err := b.plan()
+	switch {
+	case err == nil:
+		if err := b.e.c.Driver.Remove(ctx, p.Machine.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+			return err
+		}
+	case errors.Is(err, kiterr.ErrNotFound):
+		p = nil // killed before anything else was made
+	default:
+		return err
+	}
+	if _, err := os.Stat(b.sb.Dir()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return b.e.forget(ctx, b.sb, p, keep)
+}
+
+// OpenKeeper makes the keeper of the sandbox whose state directory is dir, in
+// the process that is to be it.
+func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	names, err := e.state.List()
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(names, func(n string) bool {
+		sb, err := e.state.Sandbox(n)
+		return err == nil && sb.Dir() == dir
+	})
+	if at < 0 {
+		return nil, fmt.Errorf("%s is not the directory of a sandbox: %w", dir, kiterr.ErrNotFound)
+	}
+	sb, err := e.state.Sandbox(names[at])
+	if err != nil {
+		return nil, err
+	}
+	b := &box{e: e, sb: sb}
+	p, err := b.plan()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, durable.Explain(sb.Path(policyFile), err)
+	}
+	decisions := &audit.Log{W: log}
+	k := keeper.New(p)
+	k.Dir, k.Driver = dir, e.c.Driver
+	k.Guest = keeper.NewGuest(e.c.Driver, p)
+	k.Attach = func(ctx context.Context, ns *os.File, phase plan.Phase) (keeper.Boundary, error) {
+		bd, err := e.c.Attach(ctx, ns, p, phase, decisions.Write, dir)
+		if err != nil {
+			return nil, err
+		}
+		return loggedBoundary{bd, decisions, log}, nil
+	}
+	k.Remove = func(ctx context.Context, keep bool) error { return e.forget(ctx, sb, p, keep) }
+	return k, nil
+}
+
+// loggedBoundary is a boundary whose log is complete once it is closed.
+type loggedBoundary struct {
+	keeper.Boundary
+	log  *audit.Log
+	file *os.File
+}
+
+func (b loggedBoundary) Close() error {
+	return errors.Join(b.Boundary.Close(), b.log.Close(), b.file.Close())
+}

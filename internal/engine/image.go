@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/assemble"
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// imageConfig is the config of the image that kits, the workload first, come to.
+func imageConfig(kits []loadedKit) (ocispec.ImageConfig, error) {
+	var parts []assemble.Part
+	for _, k := range kits {
+		parts = append(parts, assemble.Part{Kit: k.image.Ref, Config: k.image.Config.Config})
+	}
+	config, err := assemble.Config(parts[0], parts[1:])
+	if err != nil {
+		return config, err
+	}
+	if len(config.Entrypoint)+len(config.Cmd) == 0 {
+		return config, fmt.Errorf("kit %s: its image states neither an entrypoint nor a command: %w", kits[0].image.Ref, kiterr.ErrRefused)
+	}
+	return config, nil
+}
+
+// rootfs returns the directories that make up the root file system of kits, the
+// workload first, getting what is missing of them.
+func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs, error) {
+	f := e.fetcher(o)
+	var images []*fetch.Kit
+	for _, k := range kits {
+		if err := f.Pull(ctx, k.image); err != nil {
+			return nil, err
+		}
+		images = append(images, k.image)
+	}
+	dirs, err := assemble.Rootfs(ctx, e.c.Home, images, func(kit string) {
+		if o.Progress != nil {
+			o.Progress(sandbox.Event{Step: "unpack", Detail: kit})
+		}
+	})
+	return rootfs(dirs), err
+}

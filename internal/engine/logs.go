@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// followPause is how often a followed log is looked at again.
+const followPause = 100 * time.Millisecond
+
+// PolicyLog implements [sandbox.PolicyLogger]. It reads the file that the keeper
+// writes, so that it works on a stopped sandbox and beside a keeper that hangs.
+func (b *box) PolicyLog(ctx context.Context, o sandbox.PolicyLogOptions) iter.Seq2[sandbox.PolicyEvent, error] {
+	return func(yield func(sandbox.PolicyEvent, error) bool) {
+		f, err := os.Open(b.sb.Path(policyFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			if !o.Follow {
+				return
+			}
+			f, err = os.OpenFile(b.sb.Path(policyFile), os.O_RDONLY|os.O_CREATE, 0o600)
+		}
+		if err != nil {
+			yield(sandbox.PolicyEvent{}, durable.Explain(b.sb.Path(policyFile), err))
+			return
+		}
+		defer f.Close()
+		r := bufio.NewReader(f)
+		var line []byte
+		for ctx.Err() == nil {
+			part, err := r.ReadBytes('\n')
+			line = append(line, part...)
+			switch {
+			case err == nil:
+				ev, derr := policyEvent(line)
+				line = line[:0]
+				if derr != nil {
+					derr = fmt.Errorf("%s: %w", b.sb.Path(policyFile), derr)
+				}
+				if !yield(ev, derr) {
+					return
+				}
+			case !errors.Is(err, io.EOF):
+				yield(sandbox.PolicyEvent{}, err)
+				return
+			case !o.Follow:
+				return // a torn line is one that is being written
+			default:
+				if _, err := os.Stat(b.sb.Dir()); err != nil {
+					return // removed
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(followPause):
+				}
+			}
+		}
+	}
+}
+
+func policyEvent(line []byte) (sandbox.PolicyEvent, error) {
+	var d audit.Decision
+	if err := json.Unmarshal(line, &d); err != nil {
+		return sandbox.PolicyEvent{}, err
+	}
+	return sandbox.PolicyEvent{Time: d.Time, Phase: string(d.Phase), Kind: string(d.Kind), Verdict: d.Verdict,
+		Allowed: d.Verdict != audit.Deny, Host: d.Host, Port: d.Port, Protocol: d.Protocol, Dialled: d.Dialled,
+		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count}, nil
+}
+
+// HookRuns implements [sandbox.HookLogger].
+func (b *box) HookRuns(context.Context) ([]sandbox.HookRun, error) {
+	return state.Journal[sandbox.HookRun](b.sb, keeper.HookLogName)
+}
+
+// Inspect implements [sandbox.Inspector].
+func (b *box) Inspect(ctx context.Context) (*sandbox.Inspection, error) {
+	info, err := b.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := &sandbox.Inspection{Info: info, StateDir: b.sb.Dir(), Journal: []json.RawMessage{}}
+	p, err := b.plan()
+	if err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+		return nil, err
+	}
+	if p != nil && err == nil {
+		shown, err := display(p)
+		if err != nil {
+			return nil, err
+		}
+		in.Plan = *shown
+	}
+	lines, err := durable.Lines(b.sb.Path(journal.Name))
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range lines {
+		if l = bytes.TrimSpace(l); json.Valid(l) {
+			in.Journal = append(in.Journal, json.RawMessage(l))
+		}
+	}
+	for file, to := range map[string]*json.RawMessage{lockFile: &in.Lock, selectionFile: &in.Selection} {
+		data, err := os.ReadFile(b.sb.Path(file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, durable.Explain(b.sb.Path(file), err)
+		}
+		*to = json.RawMessage(bytes.TrimSpace(data))
+	}
+	return in, nil
+}

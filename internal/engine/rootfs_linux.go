@@ -1,0 +1,5 @@
+package engine
+
+import "syscall"
+
+type unixStat = syscall.Stat_t

@@ -1,0 +1,197 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// Run implements [sandbox.Sandbox].
+func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p, err := b.plan()
+	if err != nil {
+		if err := b.broken(ctx); err != nil {
+			return nil, err
+		}
+		return nil, err
+	}
+	// The workload waits for startup hooks however long they take; a command
+	// comes in early rather than be shut out by a hook that hangs.
+	s, err := b.reach(ctx, !c.Workload)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	dial := s.Dialer(b.keeper())
+	r, err := request(ctx, dial, p.Launch, c)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
+	}
+	io := client.Stdio{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr}
+	if c.Terminal != nil {
+		io.Stderr = nil
+		if c.Terminal.Resize != nil {
+			sizes := make(chan protocol.Size)
+			done := make(chan struct{})
+			defer close(done)
+			go resize(c.Terminal.Resize, sizes, done)
+			io.Resize = sizes
+		}
+	}
+	begun := time.Now()
+	exit, err := (&client.Client{Dial: dial}).Exec(ctx, r, io)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
+	}
+	res := &sandbox.Result{ExitCode: exit.Code, Duration: time.Since(begun)}
+	if exit.Signal != 0 {
+		res.Signal = unix.SignalName(syscall.Signal(exit.Signal))
+	}
+	return res, nil
+}
+
+// broken explains a sandbox without a plan, and cleans it up unless somebody is
+// just making it.
+func (b *box) broken(ctx context.Context) error {
+	l, err := b.sb.Lock(ctx, "exec")
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	return b.mend(ctx)
+}
+
+func resize(from <-chan sandbox.WindowSize, to chan<- protocol.Size, done <-chan struct{}) {
+	for {
+		select {
+		case s, ok := <-from:
+			if !ok {
+				return
+			}
+			select {
+			case to <- protocol.Size{Rows: s.Rows, Cols: s.Cols}:
+			case <-done:
+				return
+			}
+		case <-done:
+			return
+		}
+	}
+}
+
+// request turns c into what the guest is asked for.
+func request(ctx context.Context, dial keeper.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
+	args := c.Args
+	if c.Workload {
+		args = launchArgs(l, c.Args, c.Terminal != nil)
+	}
+	if len(args) == 0 {
+		return client.ExecRequest{}, fmt.Errorf("no command to run: %w", kiterr.ErrCannotExec)
+	}
+	id := l.User
+	if c.User != "" {
+		var err error
+		if id, err = keeper.LookUpUser(ctx, dial, c.User); err != nil {
+			return client.ExecRequest{}, fmt.Errorf("%v: %w", err, kiterr.ErrCannotExec) // not a refusal, whatever err is
+		}
+	}
+	r := client.ExecRequest{Argv: args, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids}
+	if r.Dir == "" {
+		r.Dir = l.Dir
+	} else if !strings.HasPrefix(r.Dir, "/") {
+		r.Dir = strings.TrimSuffix(l.Dir, "/") + "/" + r.Dir
+	}
+	r.Env = commandEnv(l, id, c.Env)
+	if t := c.Terminal; t != nil {
+		r.TTY, r.Size = true, protocol.Size{Rows: t.Size.Rows, Cols: t.Size.Cols}
+		r.Env = setDefault(r.Env, "TERM", orElse(t.Type, "xterm"))
+	}
+	return r, nil
+}
+
+// launchArgs is the workload's command (§8): entrypoint and command of the image
+// as they are without a terminal, the entrypoint and the stated interactive tail
+// with one, and args behind either.
+func launchArgs(l plan.Launch, args []string, terminal bool) []string {
+	argv := l.Argv
+	if terminal && l.InteractiveStated {
+		argv = append(append([]string(nil), l.Entrypoint...), l.Interactive...)
+	}
+	argv = append(append([]string(nil), argv...), args...)
+	if l.Bash && len(argv) > 0 {
+		// Not a login and not an interactive shell: BASH_ENV is what it
+		// reads. The workload replaces it, so that it gets the signals.
+		argv = append([]string{"/bin/bash", "-c", `exec "$@"`, "bash"}, argv...)
+	}
+	return argv
+}
+
+// commandEnv is the environment of a command: the container's, with the home of
+// another user, and over both what the caller sets, except for what belongs to
+// the host.
+func commandEnv(l plan.Launch, id plan.Identity, over []string) []string {
+	env := append([]string(nil), l.Env...)
+	if id.UID != l.User.UID {
+		home := id.Home
+		if home == "" {
+			home = "/"
+		}
+		for i, kv := range env {
+			// One that the image or the operator chose on purpose stays.
+			if kv == "HOME="+l.User.Home {
+				env[i] = "HOME=" + home
+			}
+		}
+	}
+	for _, kv := range over {
+		name, _, _ := strings.Cut(kv, "=")
+		owned := false
+		for _, o := range l.Owned {
+			owned = owned || o == name
+		}
+		if !owned {
+			env = set(env, name, kv)
+		}
+	}
+	return env
+}
+
+func set(env []string, name, kv string) []string {
+	for i, have := range env {
+		if strings.HasPrefix(have, name+"=") {
+			env[i] = kv
+			return env
+		}
+	}
+	return append(env, kv)
+}
+
+func setDefault(env []string, name, value string) []string {
+	for _, have := range env {
+		if strings.HasPrefix(have, name+"=") {
+			return env
+		}
+	}
+	return append(env, name+"="+value)
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}

@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// defaultGrace is how long processes get between TERM and KILL.
+const defaultGrace = 10 * time.Second
+
+// keeperBound is how long a keeper may take beyond the grace it was told.
+const keeperBound = 30 * time.Second
+
+// Start implements [sandbox.Sandbox].
+func (b *box) Start(ctx context.Context) error {
+	l, err := b.sb.Lock(ctx, "start")
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	return b.start(ctx, nil)
+}
+
+// start brings up a keeper, unless one is there, and through it the machine.
+// The caller holds the lock.
+func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
+	if err := b.mend(ctx); err != nil {
+		return err
+	}
+	switch err := b.keeper().Watch(ctx, progress); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, keeper.ErrNone):
+		return err
+	}
+	if _, err := b.plan(); err != nil {
+		return err
+	}
+	k, err := keeper.Spawn(b.sb.Dir(), b.sb.Name, b.e.c.Env)
+	if err != nil {
+		return err
+	}
+	defer k.Release()
+	_, err = k.Boot(ctx, keeper.BootOptions{Progress: progress})
+	return err
+}
+
+// mend cleans up after a creation that was interrupted, which is an error for
+// whoever wanted to use the sandbox. The caller holds the lock.
+func (b *box) mend(ctx context.Context) error {
+	es, err := journal.Read(b.sb.Dir())
+	if err != nil {
+		return err
+	}
+	if journal.Installed(es) && journal.Last(es) != journal.Removing {
+		return nil
+	}
+	if _, err := b.keeper().Status(ctx); !errors.Is(err, keeper.ErrNone) {
+		return err // a keeper goes on with it, or does not answer
+	}
+	if err := b.discard(ctx, true); err != nil {
+		return fmt.Errorf("sandbox %s: cleaning up after an interrupted command: %w", b.sb.Name, err)
+	}
+	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
+}
+
+// Stop implements [sandbox.Sandbox].
+func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
+	l, err := b.sb.Lock(ctx, "stop")
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	grace := graceOf(o)
+	err = b.askToStop(ctx, keeper.StopRequest{Grace: grace, IfIdle: o.IfIdle})
+	if !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	// Nobody keeps it: the machine may run nevertheless.
+	if err := b.mend(ctx); err != nil {
+		return err
+	}
+	p, err := b.plan()
+	if err != nil {
+		return err
+	}
+	if err := b.e.c.Driver.Stop(ctx, p.Machine.ID, grace); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+		return fmt.Errorf("stopping sandbox %s: %w", b.sb.Name, err)
+	}
+	es, err := journal.Read(b.sb.Dir())
+	if err != nil || journal.Last(es) == journal.Stopped {
+		return err
+	}
+	return journal.Writer{Dir: b.sb.Dir()}.Append(journal.Stopped, "its keeper had died")
+}
+
+func graceOf(o sandbox.StopOptions) time.Duration {
+	switch {
+	case o.Grace == 0:
+		return defaultGrace
+	case o.Grace < 0:
+		return 0
+	}
+	return o.Grace
+}
+
+// askToStop asks the keeper and ends one that does not answer. [keeper.ErrNone]
+// means that none is left and the rest is up to the caller.
+func (b *box) askToStop(ctx context.Context, r keeper.StopRequest) error {
+	bound, cancel := context.WithTimeout(ctx, r.Grace+keeperBound)
+	defer cancel()
+	// One that hangs should not cost the whole bound.
+	probe, done := context.WithTimeout(ctx, 2*time.Second)
+	_, err := b.keeper().Status(probe)
+	done()
+	if err == nil {
+		_, err = b.keeper().Stop(bound, r)
+	}
+	switch {
+	case err == nil, errors.Is(err, keeper.ErrNone), ctx.Err() != nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		if err := b.keeper().Kill(ctx); err != nil {
+			return err
+		}
+		return keeper.ErrNone
+	}
+	return err
+}
+
+// Remove implements [sandbox.Sandbox].
+func (b *box) Remove(ctx context.Context) error {
+	l, err := b.sb.Lock(ctx, "rm")
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	err = b.askToStop(ctx, keeper.StopRequest{Remove: true})
+	b.mu.Lock()
+	creator := b.creator
+	b.creator = nil
+	b.mu.Unlock()
+	if creator != nil {
+		creator.Release()
+	}
+	if err != nil && !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	// The keeper has done all of it as a rule; this finds what is left.
+	return b.discard(ctx, true)
+}
+
+// reach opens a session with the guest, mending on the way what a killed
+// command or keeper left.
+func (b *box) reach(ctx context.Context, early bool) (*keeper.Session, error) {
+	s, err := b.keeper().Dial(ctx, early)
+	if !errors.Is(err, keeper.ErrNone) {
+		return s, err
+	}
+	// The slow way: without a keeper the sandbox is stopped, or it runs and
+	// has no way out, or it never came to be.
+	l, err := b.sb.Lock(ctx, "exec")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Unlock()
+	if err := b.mend(ctx); err != nil {
+		return nil, err
+	}
+	machines, err := b.e.machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.plan()
+	if err != nil {
+		return nil, err
+	}
+	if !machines[p.Machine.ID].Running {
+		return nil, fmt.Errorf("sandbox %s is stopped; start it with 'kitbox start %s': %w", b.sb.Name, b.sb.Name, kiterr.ErrNotRunning)
+	}
+	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
+		return nil, err
+	}
+	return b.keeper().Dial(ctx, early)
+}
+
+// startedAnyway reports whether err is of a boot that ended with the sandbox up.
+func startedAnyway(err error) bool {
+	var h *sandbox.HookError
+	return errors.As(err, &h) && h.Phase == "runtime"
+}

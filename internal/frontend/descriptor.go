@@ -1,0 +1,251 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/moby/buildkit/frontend/dockerui"
+	"github.com/moby/buildkit/frontend/gateway/client"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/internal/authoring"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/expand"
+)
+
+// typeAgentContext is the one capability type whose config names a file of the
+// build context.
+const typeAgentContext = capability.Namespace + "/agent-context@1"
+
+// readKit decodes and validates the descriptor in src and reads the files that
+// belong to it: the recipe, in whichever form it is authored, and content files.
+func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, error) {
+	k := &kit{source: src, stem: authoring.Stem(src.Filename), text: src.Data, firstLine: 1}
+	doc, ds := spec.Decode(src.Data, spec.Options{File: src.Filename})
+	if doc != nil {
+		ds = append(ds, doc.Validate()...)
+	}
+	if err := k.invalid(ds); err != nil {
+		return nil, err
+	}
+	k.doc, k.findings = doc, ds
+	if doc.Kind == spec.KindSet || len(doc.Kits) > 0 {
+		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "build the Kits it lists one by one", "")
+	}
+
+	named := ""
+	switch text, comment := doc.Recipe(); {
+	case comment:
+		block, _ := spec.ExtractComment(src.Data)
+		k.text, k.firstLine = block.Descriptor, block.Line
+		k.recipe = &recipe{name: k.stem + authoring.RecipeSuffix, data: []byte(text)}
+		// Its lines are those of the file, or of the file from a second
+		// syntax line on.
+		k.recipe.origin, k.recipe.offset = src, max(0, bytes.Count(src.Data, []byte("\n"))-strings.Count(text, "\n"))
+	case doc.Build != "":
+		k.recipe = &recipe{name: k.stem + authoring.RecipeSuffix, data: []byte(doc.Build)}
+		if key, v := topLevel(k.text, "build"); v != nil && v.Style&yaml.LiteralStyle != 0 {
+			k.recipe.origin, k.recipe.offset = src, key.Line
+		}
+	case doc.Dockerfile != "":
+		named = path.Join(path.Dir(src.Filename), doc.Dockerfile)
+		if !filepath.IsLocal(named) {
+			return nil, k.fault("dockerfile", fmt.Sprintf("%s is not inside the build context", doc.Dockerfile), "", "SPEC-v3 §4/dockerfile-inside-context")
+		}
+	default:
+		named = authoring.Companion(src.Filename)
+	}
+
+	want := k.contentFiles()
+	if named != "" {
+		want = append(want, named)
+	}
+	if k.recipe == nil {
+		want = append(want, named+".dockerignore")
+	}
+	files := map[string][]byte{}
+	if len(want) > 0 {
+		var err error
+		if files, err = (tree{c, src}).read(ctx, want...); err != nil {
+			return nil, err
+		}
+	}
+	if data, ok := files[named]; ok && named != "" {
+		k.recipe = &recipe{name: named, data: data, ignore: files[named+".dockerignore"]}
+	} else if doc.Dockerfile != "" {
+		return nil, k.fault("dockerfile", fmt.Sprintf("there is no recipe %s beside the descriptor", doc.Dockerfile), "", "SPEC-v3 §3.1")
+	}
+	if k.recipe == nil && doc.Kind == spec.KindWorkload {
+		return nil, k.fault("kind", fmt.Sprintf("a workload must have content, and there is no recipe %s", named),
+			"write one, or put it into build:", "SPEC-v3 §3.5/workload-has-content")
+	}
+	if k.recipe != nil {
+		k.recipe.classify()
+	}
+	return k, k.takeContent(files)
+}
+
+// lineOfKey returns the line, in the file, of a top-level key of the
+// descriptor, or 0.
+func (k *kit) lineOfKey(key string) int {
+	n, _ := topLevel(k.text, key)
+	if n == nil {
+		return 0
+	}
+	return n.Line + k.firstLine - 1
+}
+
+// contentFiles lists the files that the descriptor's configs name, relative to
+// the root that the descriptor's own name is relative to.
+func (k *kit) contentFiles() []string {
+	var names []string
+	for _, r := range k.doc.Requests() {
+		if f := contentFile(r); f != "" && !slices.Contains(names, k.beside(f)) {
+			names = append(names, k.beside(f))
+		}
+	}
+	return names
+}
+
+// beside resolves a name that the author wrote relative to the descriptor.
+func (k *kit) beside(name string) string { return path.Join(path.Dir(k.source.Filename), name) }
+
+// contentFile returns the authored content file of r, or "".
+func contentFile(r capability.Request) string {
+	if r.Type != typeAgentContext {
+		return ""
+	}
+	var c struct {
+		ContentFile string `json:"contentFile"`
+	}
+	// The config has been validated; other members do not matter here.
+	if json.Unmarshal(r.Config, &c) != nil || path.IsAbs(c.ContentFile) {
+		return ""
+	}
+	return c.ContentFile
+}
+
+// takeContent keeps the content files for staging, under their base names.
+func (k *kit) takeContent(files map[string][]byte) error {
+	from := map[string]string{} // by base name
+	for _, r := range k.doc.Requests() {
+		name := contentFile(r)
+		if name == "" {
+			continue
+		}
+		base := path.Base(name)
+		data, ok := files[k.beside(name)]
+		switch other, taken := from[base]; {
+		case capability.HasReference(name):
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name of a file to stage cannot hold an argument", name), "", "")
+		case !filepath.IsLocal(k.beside(name)):
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the file is not inside the build context", name), "", "")
+		case !ok:
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: there is no such file beside the descriptor", name), "", "")
+		case base == StagedDescriptor || base == StagedRecipe:
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name %s is reserved for the Kit's own sources", name, base), "rename the file", "")
+		case taken && other != k.beside(name):
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: %s would be staged under the same name", name, other), "rename one of them", "")
+		}
+		if k.content == nil {
+			k.content = map[string][]byte{}
+		}
+		from[base], k.content[base] = k.beside(name), data
+	}
+	return nil
+}
+
+// sourceDateEpoch is the build arg that sets the time of everything built.
+const sourceDateEpoch = "SOURCE_DATE_EPOCH"
+
+// passesThrough reports whether a build arg is BuildKit's rather than the Kit's.
+func passesThrough(name string) bool {
+	switch strings.ToUpper(name) {
+	case "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY":
+		return true
+	}
+	return name == sourceDateEpoch || strings.HasPrefix(name, "BUILDKIT_")
+}
+
+// resolve judges the supplied args and expands the descriptor's build phase.
+func (k *kit) resolve(opts map[string]string) error {
+	supplied := map[string]string{}
+	for name, v := range opts {
+		if arg, ok := strings.CutPrefix(name, buildArgPrefix); ok && !passesThrough(arg) {
+			supplied[arg] = v
+		}
+	}
+	values, err := expand.ResolveArgs(k.doc.Args, supplied, expand.PhaseBuild)
+	if err != nil {
+		return k.fault("args", oneLine(err), "", "")
+	}
+	d, err := expand.Build(k.doc.Descriptor, values)
+	if err != nil {
+		return k.fault("args", oneLine(err), "", "")
+	}
+	k.buildArgs = map[string]string{}
+	for name, a := range d.Args {
+		if v, ok := values[name]; ok && a.BuildArg != "" {
+			k.buildArgs[a.BuildArg] = v
+		}
+	}
+	k.published = k.rewriteContent(d)
+	return nil
+}
+
+// rewriteContent points content files at where they are staged.
+func (k *kit) rewriteContent(d spec.Descriptor) spec.Descriptor {
+	rewrite := func(r capability.Request) capability.Request {
+		name := contentFile(r)
+		if name == "" {
+			return r
+		}
+		var config map[string]jsontext.Value
+		if json.Unmarshal(r.Config, &config) != nil {
+			return r
+		}
+		staged, _ := json.Marshal(path.Join(k.stagedDir(), path.Base(name)))
+		config["contentFile"] = staged
+		if b, err := json.Marshal(config, json.Deterministic(true)); err == nil {
+			r.Config = b
+		}
+		return r
+	}
+	d.Capabilities = slices.Clone(d.Capabilities)
+	for i, it := range d.Capabilities {
+		if it.Group == nil {
+			d.Capabilities[i].Request = rewrite(it.Request)
+			continue
+		}
+		g := *it.Group
+		g.Capabilities = slices.Clone(g.Capabilities)
+		for j, r := range g.Capabilities {
+			g.Capabilities[j] = rewrite(r)
+		}
+		d.Capabilities[i].Group = &g
+	}
+	return d
+}
+
+// finish validates the published descriptor and returns its annotation.
+func (k *kit) finish() ([]byte, error) {
+	b, err := json.Marshal(k.published)
+	if err != nil {
+		return nil, k.fault("", "the published descriptor: "+err.Error(), "", "")
+	}
+	if _, err := spec.DecodePublished(b); err != nil {
+		return nil, k.fault("", "after expansion: "+oneLine(err), "", "")
+	}
+	return b, nil
+}
+
+// oneLine joins the findings of err.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,51 @@
+package frontend
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/moby/buildkit/client/llb"
+)
+
+// StagedRoot holds one directory per Kit in an image (§10).
+const StagedRoot = "/usr/share/sandbox/kit"
+
+// The names of a Kit's staged files. A content file cannot have them.
+const (
+	StagedDescriptor = "kit.yaml"
+	StagedRecipe     = "kit.dockerfile"
+)
+
+// stagedDir is where the Kit's own files are in its image.
+func (k *kit) stagedDir() string { return path.Join(StagedRoot, k.stem) }
+
+// stage returns a file system of the Kit's staged sources. Its layer depends on
+// nothing else, the clock included.
+func (k *kit) stage(descriptor []byte) (llb.State, error) {
+	yaml, err := k.stagedYAML(descriptor)
+	if err != nil {
+		return llb.State{}, err
+	}
+	files := maps.Clone(k.content)
+	if files == nil {
+		files = map[string][]byte{}
+	}
+	files[StagedDescriptor] = yaml
+	if k.recipe != nil {
+		files[StagedRecipe] = k.recipe.data
+	}
+	epoch := time.Unix(0, 0).UTC()
+	name := llb.WithCustomName("[kit] write " + k.stagedDir())
+	raw := llb.Scratch().File(llb.Mkdir(k.stagedDir(), 0o755, llb.WithParents(true), llb.WithCreatedTime(epoch)), name)
+	for _, f := range slices.Sorted(maps.Keys(files)) {
+		raw = raw.File(llb.Mkfile(path.Join(k.stagedDir(), f), 0o644, files[f], llb.WithCreatedTime(epoch)), name)
+	}
+	// Writing a file sets the time of every directory above it to now, stated
+	// times or not; a copy sets them all.
+	return llb.Scratch().File(llb.Copy(raw, "/", "/", &llb.CopyInfo{
+		CreatedTime:         &epoch,
+		CopyDirContentsOnly: true,
+	}), name), nil
+}

@@ -1,0 +1,29 @@
+// Package builtin lists the handlers of this host. Adding a capability is adding
+// a line here; what is not listed is refused by name when a Kit requires it.
+package builtin
+
+import (
+	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
+	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
+	"github.com/kitbox-dev/kitbox/internal/handler/sbx"
+	"github.com/kitbox-dev/kitbox/internal/handler/volume"
+)
+
+// Host is what handlers may ask of the machine they run on.
+type Host struct {
+	Storage volume.Storage             // required
+	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+}
+
+// Handlers returns one handler per capability, in the order their effects are
+// laid down: identity and workspace first, since mounts and hooks refer to
+// them.
+func Handlers(h Host) handler.List {
+	return handler.List{
+		&sbx.Handler{},
+		&networkpolicy.Handler{Check: h.Pattern},
+		&volume.Handler{Storage: h.Storage},
+		&lifecycle.Handler{},
+	}
+}

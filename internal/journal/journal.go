@@ -1,0 +1,117 @@
+// Package journal records the life of one sandbox, phase by phase, so that a
+// command that finds a sandbox after a crash knows what to continue and what to
+// clean up.
+//
+// It is one JSON object a line, only ever appended to. The last whole line
+// counts: a line that a crash cut short never happened.
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// A Phase is a point in a sandbox's life that a crash can leave it in.
+type Phase string
+
+const (
+	Creating     Phase = "creating"      // the name is taken, nothing else is certain
+	Planned      Phase = "planned"       // plan.json is complete; a machine may or may not exist
+	Booting      Phase = "booting"       // a keeper starts the machine
+	InstallBegin Phase = "install-begin" // install hooks run, once in a life
+	InstallDone  Phase = "install-done"  // they all succeeded; they never run again
+	Running      Phase = "running"       // the boot is over, startup hooks included
+	Stopping     Phase = "stopping"      // processes are being ended
+	Stopped      Phase = "stopped"       // nothing runs, files are kept
+	Removing     Phase = "removing"      // storage is being deleted; there is no way back
+)
+
+// An Entry is one line.
+type Entry struct {
+	Time  time.Time `json:"time"`
+	Phase Phase     `json:"phase"`
+	PID   int       `json:"pid"`           // of the process that wrote it
+	Note  string    `json:"note,omitzero"` // for people
+}
+
+// Name is the file's name in a sandbox's state directory.
+const Name = "journal.jsonl"
+
+// A Writer appends to the journal in Dir. Several processes may append; each
+// line is one write. Its methods can be called concurrently.
+type Writer struct {
+	Dir string
+
+	// Volatile skips fsync. A sandbox that is removed when its creator ends
+	// does not outlive a power cut, so its journal need not either.
+	Volatile bool
+}
+
+// Append records that p begins, or has been reached.
+func (w Writer) Append(p Phase, note string) error {
+	line, err := json.Marshal(Entry{Time: time.Now().UTC(), Phase: p, PID: os.Getpid(), Note: note})
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(w.Dir, Name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	defer f.Close()
+	// A newline in front as well: if the line before was cut short, this one
+	// must not be glued to it. Read skips the empty lines.
+	if _, err := f.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if w.Volatile {
+		return nil
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}
+
+// Read returns the entries in dir, oldest first; none if there is no journal.
+// Lines that are not whole are left out.
+func Read(dir string) ([]Entry, error) {
+	b, err := os.ReadFile(filepath.Join(dir, Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	var es []Entry
+	for line := range bytes.SplitSeq(b, []byte{'\n'}) {
+		var e Entry
+		if len(line) > 0 && json.Unmarshal(line, &e) == nil && e.Phase != "" {
+			es = append(es, e)
+		}
+	}
+	return es, nil
+}
+
+// Last returns the phase of the newest entry; empty without entries.
+func Last(es []Entry) Phase {
+	if len(es) == 0 {
+		return ""
+	}
+	return es[len(es)-1].Phase
+}
+
+// Installed reports whether the install hooks have run to their end.
+func Installed(es []Entry) bool {
+	for _, e := range es {
+		if e.Phase == InstallDone {
+			return true
+		}
+	}
+	return false
+}

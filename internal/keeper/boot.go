@@ -1,0 +1,226 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// boot brings the sandbox from whatever state it is in to ready. The order is
+// the format's: storage and network first, then install hooks under their own
+// grants, then those grants end, then files, then startup hooks.
+func (k *Keeper) boot(ctx context.Context) error {
+	es, err := journal.Read(k.Dir)
+	if err != nil {
+		return err
+	}
+	installed := journal.Installed(es)
+	running, known, err := k.machine(ctx)
+	if err != nil {
+		return err
+	}
+	if running && installed && journal.Last(es) == journal.Running {
+		return k.reattach(ctx)
+	}
+	if !installed && interrupted(es) {
+		return fmt.Errorf("sandbox %s: its creation was interrupted; create it again", k.Plan.Name)
+	}
+
+	if err := k.journal().Append(journal.Booting, ""); err != nil {
+		return err
+	}
+	if running {
+		// A boot that was cut short: nobody knows how far its hooks came.
+		if err := k.Driver.Stop(ctx, k.Plan.Machine.ID, killGrace); err != nil {
+			return err
+		}
+	}
+	k.event("start", k.Plan.Name)
+	if !known {
+		if err := k.Driver.Create(ctx, k.Plan.Machine); err != nil {
+			return err
+		}
+	}
+	if err := k.Driver.Start(ctx, k.Plan.Machine.ID); err != nil {
+		return err
+	}
+	phase := plan.Runtime
+	if !installed {
+		phase = plan.Install
+	}
+	if err := k.attach(ctx, phase); err != nil {
+		return err
+	}
+	if !installed {
+		if err := k.install(ctx); err != nil {
+			return err
+		}
+	}
+	if err := k.startup(ctx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := k.journal().Append(journal.Running, ""); err != nil {
+		return err
+	}
+	k.ready()
+	return nil
+}
+
+// interrupted reports whether install hooks were begun and not ended: they run
+// exactly once, so there is no going on from there.
+func interrupted(es []journal.Entry) bool {
+	for _, e := range es {
+		if e.Phase == journal.InstallBegin {
+			return true
+		}
+	}
+	return false
+}
+
+// machine asks the driver whether the machine runs, and whether it exists.
+func (k *Keeper) machine(ctx context.Context) (running, known bool, err error) {
+	ms, err := k.Driver.List(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	for _, m := range ms {
+		if m.ID == k.Plan.Machine.ID {
+			return m.Running, true, nil
+		}
+	}
+	return false, false, nil
+}
+
+// reattach gives a machine that outlived its keeper a new boundary.
+func (k *Keeper) reattach(ctx context.Context) error {
+	k.log().Info("attaching to a running machine")
+	if err := k.attach(ctx, plan.Runtime); err != nil {
+		return err
+	}
+	k.ready()
+	return nil
+}
+
+// attach makes the boundary and learns what the driver knows.
+func (k *Keeper) attach(ctx context.Context, phase plan.Phase) error {
+	ns, err := driver.NetNS(ctx, k.Driver, k.Plan.Machine.ID)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	b, err := k.Attach(ctx, ns, phase)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.boundary, k.phase = b, phase
+	k.mu.Unlock()
+	ms, err := k.Driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range ms {
+		if m.ID == k.Plan.Machine.ID {
+			k.mu.Lock()
+			k.pid = m.PID
+			for _, u := range m.Unenforced {
+				k.problems = append(k.problems, "limit does not hold: "+u)
+			}
+			k.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// install runs the install hooks under the install grants and ends both.
+func (k *Keeper) install(ctx context.Context) error {
+	if err := k.journal().Append(journal.InstallBegin, ""); err != nil {
+		return err
+	}
+	for _, h := range k.Plan.Hooks {
+		if h.Phase != plan.Install {
+			continue
+		}
+		if err := k.runHook(ctx, h); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	b := k.boundary
+	k.mu.Unlock()
+	// Before anything of the runtime phase exists: no command was admitted
+	// so far, and none is until the grants have ended.
+	if err := b.SetPhase(ctx, plan.Runtime); err != nil {
+		return fmt.Errorf("ending the install grants: %w", err)
+	}
+	k.mu.Lock()
+	k.phase = plan.Runtime
+	k.mu.Unlock()
+	return k.journal().Append(journal.InstallDone, "")
+}
+
+// startup writes the files and runs the startup hooks. A hook that fails is a
+// problem of the sandbox, not the end of it: whoever mends it must get in.
+func (k *Keeper) startup(ctx context.Context) error {
+	l := k.Plan.Launch
+	if l.Dir != "" && l.Dir != "/" {
+		if err := k.Guest.MakeDir(ctx, l.Dir, l.User); err != nil {
+			k.problem(fmt.Errorf("working directory %s: %w", l.Dir, err))
+		}
+	}
+	for _, f := range k.Plan.Files {
+		if err := k.Guest.WriteFile(ctx, f, l.User); err != nil {
+			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
+		}
+	}
+	close(k.admitted)
+	for _, h := range k.Plan.Hooks {
+		if h.Phase != plan.Runtime {
+			continue
+		}
+		if h.Background {
+			go k.runBackground(h)
+			continue
+		}
+		if err := k.runHook(ctx, h); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			k.problem(err)
+		}
+	}
+	return nil
+}
+
+// problem records err; the first one is what the creator gets.
+func (k *Keeper) problem(err error) {
+	k.log().Warn("startup", "err", err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.problems = append(k.problems, err.Error())
+	var h *sandbox.HookError
+	if k.bootErr == nil || errors.As(err, &h) && !errors.As(k.bootErr, new(*sandbox.HookError)) {
+		k.bootErr = err
+	}
+}
+
+// ready publishes that the boot is over.
+func (k *Keeper) ready() {
+	k.mu.Lock()
+	k.state = sandbox.Ready
+	k.mu.Unlock()
+	select {
+	case <-k.admitted:
+	default:
+		close(k.admitted)
+	}
+	close(k.booted)
+}

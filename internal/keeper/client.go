@@ -1,0 +1,240 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// ErrNone means that no keeper answers for the sandbox: there never was one, it
+// ended, or it died.
+var ErrNone = errors.New("no keeper")
+
+// A Client talks to the keeper of the sandbox whose state directory is Dir.
+// Every call ends when its context does.
+type Client struct{ Dir string }
+
+// open connects and arranges that the connection ends with ctx.
+func (c Client) open(ctx context.Context) (*net.UnixConn, func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	// Connecting to a unix socket blocks only while its backlog is full,
+	// which takes thousands of callers of a keeper that hangs.
+	conn, err := dial(c.Dir)
+	if err != nil {
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
+			return nil, nil, ErrNone
+		}
+		return nil, nil, fmt.Errorf("keeper: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	return conn, func() { stop() }, nil
+}
+
+// ask sends r and returns the reply to it, with the file that came along.
+func (c Client) ask(ctx context.Context, conn *net.UnixConn, r request) (reply, *os.File, error) {
+	var a reply
+	if err := send(conn, r, nil); err != nil {
+		return a, nil, c.ended(ctx, err)
+	}
+	f, err := receive(conn, &a, maxPacket)
+	if err != nil {
+		return a, nil, c.ended(ctx, err)
+	}
+	if a.Error != nil {
+		if f != nil {
+			f.Close()
+		}
+		return a, nil, a.Error.err()
+	}
+	return a, f, nil
+}
+
+// ended is what an error of the connection means to the caller.
+func (c Client) ended(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		return ErrNone
+	}
+	return fmt.Errorf("keeper: %w", err)
+}
+
+// Status asks how the sandbox is. It returns [ErrNone] without a keeper.
+func (c Client) Status(ctx context.Context) (*Status, error) {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer release()
+	a, _, err := c.ask(ctx, conn, request{Op: opStatus})
+	if err != nil {
+		return nil, err
+	}
+	if a.Status == nil {
+		return nil, errors.New("the keeper's answer has no status")
+	}
+	return a.Status, nil
+}
+
+// A Session is a command in flight and a connection to the guest for it.
+type Session struct {
+	Conn net.Conn
+	hold *net.UnixConn
+
+	mu   sync.Mutex
+	more []*Session // guarded by mu; opened on the way
+}
+
+// Close ends the session; the connections to the guest with it.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	more := s.more
+	s.more = nil
+	s.mu.Unlock()
+	errs := []error{s.Conn.Close(), s.hold.Close()}
+	for _, m := range more {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Dial opens a session. It waits for a boot that is going on to end; when
+// early, startup hooks are waited for only so long. ctx bounds the call and not
+// the session.
+func (c Client) Dial(ctx context.Context, early bool) (*Session, error) {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, f, err := c.ask(ctx, conn, request{Op: opExec, Early: early})
+	release()
+	if err == nil && f == nil {
+		err = errors.New("the keeper's answer has no connection")
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	guest, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	return &Session{Conn: guest, hold: conn}, nil
+}
+
+// A StopRequest says how to end a sandbox.
+type StopRequest struct {
+	Grace  time.Duration
+	IfIdle bool // do nothing while commands run
+	Remove bool // delete the sandbox as well
+}
+
+// Stop ends the sandbox and its keeper. It reports whether nothing was done
+// because the sandbox is busy.
+func (c Client) Stop(ctx context.Context, r StopRequest) (busy bool, err error) {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	defer release()
+	a, _, err := c.ask(ctx, conn, request{Op: opStop, GraceMillis: r.Grace.Milliseconds(), IfIdle: r.IfIdle, Remove: r.Remove})
+	return a.Busy, err
+}
+
+// Watch tells progress about a boot that is going on and returns when it is
+// over, with its error. A [sandbox.HookError] of the runtime phase means that
+// the sandbox runs.
+func (c Client) Watch(ctx context.Context, progress func(sandbox.Event)) error {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer release()
+	if err := send(conn, request{Op: opWatch}, nil); err != nil {
+		return c.ended(ctx, err)
+	}
+	_, err = c.follow(ctx, conn, progress)
+	return err
+}
+
+// follow reads events until the last reply. up reports whether the sandbox runs.
+func (c Client) follow(ctx context.Context, conn *net.UnixConn, progress func(sandbox.Event)) (up bool, err error) {
+	for {
+		var a reply
+		f, err := receive(conn, &a, maxPacket)
+		if f != nil {
+			f.Close()
+		}
+		if err != nil {
+			return false, c.ended(ctx, err)
+		}
+		if a.Event == nil {
+			return a.Status != nil && a.Status.State != sandbox.Stopped, a.Error.err()
+		}
+		if progress != nil {
+			progress(*a.Event)
+		}
+	}
+}
+
+// Kill ends a keeper that does not answer. It returns nil when none is left.
+func (c Client) Kill(ctx context.Context) error {
+	conn, err := dial(c.Dir)
+	if err != nil {
+		return nil // nobody listens
+	}
+	cred, err := peer(conn)
+	conn.Close()
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	// The descriptor names the process even if its number is used again.
+	fd, err := unix.PidfdOpen(int(cred.Pid), 0)
+	if err != nil {
+		return nil
+	}
+	p := os.NewFile(uintptr(fd), "pidfd")
+	defer p.Close()
+	cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(cred.Pid)), "cmdline"))
+	if err != nil {
+		return nil
+	}
+	if !bytes.HasPrefix(cmdline, []byte(ProcessName+"\x00")) {
+		return fmt.Errorf("process %d holds the keeper's socket and is no keeper", cred.Pid)
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return fmt.Errorf("ending keeper %d: %w", cred.Pid, err)
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("keeper %d does not end: %w", cred.Pid, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/kitbox-dev/kitbox/internal/account"
+	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// A Dial opens a connection to a guest.
+type Dial = func(context.Context) (net.Conn, error)
+
+// machineGuest is the guest of one machine, over its driver.
+type machineGuest struct {
+	dial Dial
+	user plan.Identity
+}
+
+// NewGuest returns the guest of p's machine.
+func NewGuest(d driver.Driver, p *plan.Plan) Guest {
+	return &machineGuest{user: p.Launch.User, dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, p.Machine.ID) }}
+}
+
+func (g *machineGuest) client() *client.Client { return &client.Client{Dial: g.dial} }
+
+// Run implements [Guest].
+func (g *machineGuest) Run(ctx context.Context, c Command, out io.Writer) (int, error) {
+	id, err := g.identity(ctx, c.User)
+	if err != nil {
+		return 0, err
+	}
+	home := id.Home
+	if home == "" {
+		home = "/"
+	}
+	env := c.Env
+	if !has(env, "HOME") {
+		env = append(env[:len(env):len(env)], "HOME="+home)
+	}
+	// One writer for both streams, as a terminal would show them.
+	both := &oneAtATime{w: out}
+	exit, err := g.client().Exec(ctx, client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids},
+		client.Stdio{Stdout: both, Stderr: both})
+	return exit.Code, err
+}
+
+// identity finds who c runs as. The image's own user is known, also when its
+// accounts do not name it.
+func (g *machineGuest) identity(ctx context.Context, user string) (plan.Identity, error) {
+	switch user {
+	case fmt.Sprintf("%d:%d", g.user.UID, g.user.GID):
+		return g.user, nil
+	case "0":
+		// Root needs no record, and a hook that repairs the accounts must
+		// not depend on them.
+		return plan.Identity{Name: "root", Home: "/root"}, nil
+	}
+	return LookUpUser(ctx, g.dial, user)
+}
+
+// maxAccounts bounds the files that a guest may make us read.
+const maxAccounts = 1 << 20
+
+// LookUpUser finds a user in the accounts of a running machine.
+func LookUpUser(ctx context.Context, dial Dial, user string) (plan.Identity, error) {
+	cl := &client.Client{Dial: dial}
+	read := func(name string) (string, error) {
+		b, err := cl.ReadFile(ctx, name, maxAccounts)
+		if errors.Is(err, kiterr.ErrNotFound) {
+			return "", nil
+		}
+		return string(b), err
+	}
+	passwd, err := read("/etc/passwd")
+	if err != nil {
+		return plan.Identity{}, err
+	}
+	group, err := read("/etc/group")
+	if err != nil {
+		return plan.Identity{}, err
+	}
+	return account.Lenient(passwd, group, user)
+}
+
+// WriteFile implements [Guest].
+func (g *machineGuest) WriteFile(ctx context.Context, f plan.File, id plan.Identity) error {
+	return g.client().WriteFile(ctx, client.File{Path: f.Path, Mode: f.Mode, UID: id.UID, GID: id.GID,
+		KeepExisting: !f.Overwrite, Parents: true}, []byte(f.Content))
+}
+
+// MakeDir implements [Guest].
+func (g *machineGuest) MakeDir(ctx context.Context, path string, id plan.Identity) error {
+	if _, err := g.client().Stat(ctx, path, true); !errors.Is(err, kiterr.ErrNotFound) {
+		return err
+	}
+	var said tail
+	said.max = 1 << 10
+	// Root makes the way there; the directory itself is the user's.
+	exit, err := g.client().Exec(ctx, client.ExecRequest{
+		Argv: []string{"/bin/sh", "-c", `mkdir -p -- "$1" && chown "$2" "$1"`, "sh", path, fmt.Sprintf("%d:%d", id.UID, id.GID)},
+		Env:  []string{"PATH=" + defaultPath},
+	}, client.Stdio{Stdout: &said, Stderr: &said})
+	if err != nil {
+		return err
+	}
+	if exit.Code != 0 {
+		return fmt.Errorf("mkdir ended with status %d: %s", exit.Code, said.bytes())
+	}
+	return nil
+}
+
+func has(env []string, name string) bool {
+	for _, kv := range env {
+		if len(kv) > len(name) && kv[len(name)] == '=' && kv[:len(name)] == name {
+			return true
+		}
+	}
+	return false
+}
+
+// oneAtATime lets two copiers share a writer.
+type oneAtATime struct {
+	mu sync.Mutex
+	w  io.Writer // guarded by mu
+}
+
+func (o *oneAtATime) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(p)
+}
+
+// Dialer returns a Dial whose first connection is the session's own; later ones
+// are asked of the keeper c and end with the session.
+func (s *Session) Dialer(c Client) Dial {
+	used := false
+	return func(ctx context.Context) (net.Conn, error) {
+		s.mu.Lock()
+		first := !used
+		used = true
+		s.mu.Unlock()
+		if first {
+			return s.Conn, nil
+		}
+		m, err := c.Dial(ctx, true)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.more = append(s.more, m)
+		return m.Conn, nil
+	}
+}

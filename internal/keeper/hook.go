@@ -1,0 +1,161 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// HookLogName is the file of hook runs in a sandbox's state directory, one
+// [sandbox.HookRun] a line.
+const HookLogName = "hooks.jsonl"
+
+// keptOutput is how much of a hook's output is kept: what a build or a package
+// manager says last is what explains its failure.
+const keptOutput = 64 << 10
+
+// wireOutput is how much of it travels with an error.
+const wireOutput = 4 << 10
+
+// runHook runs h to its end and logs it. Its error is a [sandbox.HookError].
+func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
+	list := "install"
+	if h.Phase == plan.Runtime {
+		list = "startup"
+	}
+	detail := fmt.Sprintf("%d of %s", h.Index, h.Kit)
+	if h.Description != "" {
+		detail += ": " + h.Description
+	}
+	k.event(list+" hook", detail)
+
+	run := sandbox.HookRun{Time: time.Now().UTC(), Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Background: h.Background}
+	out := &tail{max: keptOutput}
+	code, err := k.hookCommand(ctx, h, out)
+	run.ExitCode, run.Millis = code, time.Since(run.Time).Milliseconds()
+	run.Output, run.Truncated = strings.ToValidUTF8(string(out.bytes()), "�"), out.dropped
+	if err != nil {
+		run.Error = err.Error()
+	}
+	if lerr := appendHookRun(k.Dir, run); lerr != nil {
+		k.log().Error("hook log", "err", lerr)
+	}
+	if err == nil && code == 0 {
+		return nil
+	}
+	herr := &sandbox.HookError{Sandbox: k.Plan.Name, Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, ExitCode: code,
+		Output: run.Output}
+	if len(herr.Output) > wireOutput {
+		herr.Output = strings.ToValidUTF8(herr.Output[len(herr.Output)-wireOutput:], "")
+	}
+	if err != nil {
+		herr.Why = err.Error()
+	}
+	return herr
+}
+
+func (k *Keeper) hookCommand(ctx context.Context, h plan.Hook, out *tail) (int, error) {
+	return k.Guest.Run(ctx, Command{Args: h.Argv, User: HookUser(h, k.Plan.Launch), Dir: k.Plan.Launch.Dir,
+		Env: HookEnv(h, k.Plan.Launch, k.Plan.Machine.Hostname)}, out)
+}
+
+// runBackground runs a hook that the boot does not wait for. It ends with the
+// machine, since then its connection ends.
+func (k *Keeper) runBackground(h plan.Hook) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-k.ended; cancel() }()
+	if err := k.runHook(ctx, h); err != nil && ctx.Err() == nil {
+		k.log().Warn("background hook", "err", err)
+		k.mu.Lock()
+		k.problems = append(k.problems, err.Error())
+		k.mu.Unlock()
+	}
+}
+
+func appendHookRun(dir string, run sandbox.HookRun) error {
+	b, err := json.Marshal(run)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, HookLogName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Write(append(b, '\n'))
+	return err
+}
+
+// HookUser is who a hook runs as: whoever it names, else root while installing
+// and the image's user afterwards.
+func HookUser(h plan.Hook, l plan.Launch) string {
+	switch {
+	case h.User != "":
+		return h.User
+	case h.Phase == plan.Install:
+		return "0"
+	}
+	return fmt.Sprintf("%d:%d", l.User.UID, l.User.GID)
+}
+
+// defaultPath is the PATH of an image that states none; containers have agreed
+// on it.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// HookEnv is the environment of a hook: the platform baseline and the names
+// that it declares, with values of the container and of nothing else. HOME is
+// left to the guest, which knows the user that the hook runs as; the rest of
+// the baseline is what a shell sets by itself.
+func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
+	have := map[string]string{}
+	for _, kv := range l.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		have[name] = value
+	}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, "TERM=dumb"}
+	if p, ok := have["PATH"]; ok && p != "" {
+		env[0] = "PATH=" + p
+	}
+	set := map[string]bool{"PATH": true, "HOSTNAME": true, "TERM": true}
+	for _, name := range h.Env {
+		if v, ok := have[name]; ok && !set[name] {
+			set[name] = true
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// A tail keeps the last max bytes that are written to it.
+type tail struct {
+	max     int
+	b       []byte
+	dropped bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if over := len(t.b) - t.max; over > 0 {
+		t.dropped = true
+		// Moving on every write would cost as much as the output is long.
+		if over > t.max {
+			t.b = append(t.b[:0], t.b[over:]...)
+		}
+	}
+	return len(p), nil
+}
+
+func (t *tail) bytes() []byte {
+	if over := len(t.b) - t.max; over > 0 {
+		return t.b[over:]
+	}
+	return t.b
+}

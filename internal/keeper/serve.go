@@ -1,0 +1,248 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// requestTime is how long a caller may take to say what it wants.
+const requestTime = 10 * time.Second
+
+// maxRequest bounds a request; all of them are short.
+const maxRequest = 4 << 10
+
+// earlyTime is how long a command that may come in early waits for the boot to
+// end all the same: startup hooks finish before a sandbox is used, unless one
+// of them hangs and somebody has to look at it.
+const earlyTime = 10 * time.Second
+
+// handle serves one connection and closes it.
+func (k *Keeper) handle(c *net.UnixConn) {
+	defer c.Close()
+	// The socket's mode already keeps others out; a descriptor that was
+	// handed on is kept out here.
+	cred, err := peer(c)
+	if err != nil || int(cred.Uid) != os.Geteuid() {
+		k.log().Warn("a caller of another user was turned away")
+		return
+	}
+	c.SetDeadline(time.Now().Add(requestTime))
+	var r request
+	f, err := receive(c, &r, maxRequest)
+	if f != nil {
+		f.Close()
+	}
+	if err != nil {
+		return
+	}
+	c.SetDeadline(time.Time{})
+	switch r.Op {
+	case opStatus:
+		k.answer(c, reply{OK: true, Status: k.status()})
+	case opExec:
+		k.exec(c, r)
+	case opStop:
+		k.stopped(c, r)
+	case opWatch:
+		k.watch(c, false)
+	default:
+		k.answer(c, reply{Error: &failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
+	}
+}
+
+func (k *Keeper) answer(c *net.UnixConn, r reply) {
+	c.SetWriteDeadline(time.Now().Add(requestTime))
+	send(c, r, nil)
+}
+
+// exec hands out a connection to the guest and counts a command until the
+// caller hangs up.
+func (k *Keeper) exec(c *net.UnixConn, r request) {
+	gone := hangup(c)
+	if err := k.admit(gone, r.Early); err != nil {
+		k.answer(c, reply{Error: failed(err)})
+		return
+	}
+	k.mu.Lock()
+	if k.state != sandbox.Ready && k.state != sandbox.Starting {
+		k.mu.Unlock()
+		k.answer(c, reply{Error: failed(errEnded(k.Plan.Name))})
+		return
+	}
+	k.commands++
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		k.commands--
+		k.mu.Unlock()
+	}()
+
+	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	defer cancel()
+	f, err := k.dialFile(ctx)
+	if err != nil {
+		k.answer(c, reply{Error: failed(err)})
+		return
+	}
+	c.SetWriteDeadline(time.Now().Add(requestTime))
+	err = send(c, reply{OK: true}, f)
+	f.Close()
+	if err != nil {
+		return
+	}
+	select {
+	case <-gone:
+	case <-k.ended:
+	}
+}
+
+// dialFile opens a connection to the guest as a file that can be handed on.
+func (k *Keeper) dialFile(ctx context.Context) (*os.File, error) {
+	conn, err := k.Driver.Dial(ctx, k.Plan.Machine.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	f, ok := conn.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fmt.Errorf("passing on a %T: %w", conn, kiterr.ErrUnsupported)
+	}
+	return f.File()
+}
+
+// admit waits until a command may come in.
+func (k *Keeper) admit(gone <-chan struct{}, early bool) error {
+	select {
+	case <-k.admitted:
+	case <-k.ended:
+		return errEnded(k.Plan.Name)
+	case <-gone:
+		return context.Canceled
+	}
+	var late <-chan time.Time
+	if early {
+		t := time.NewTimer(earlyTime)
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-k.booted:
+		return nil
+	case <-late:
+		return nil
+	case <-k.ended:
+		return errEnded(k.Plan.Name)
+	case <-gone:
+		return context.Canceled
+	}
+}
+
+// hangup returns a channel that is closed when the other end has gone. Nothing
+// else may read from c.
+func hangup(c *net.UnixConn) <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		var b [1]byte
+		for {
+			if n, err := c.Read(b[:]); err != nil || n == 0 {
+				return
+			}
+		}
+	}()
+	return gone
+}
+
+// stopped ends the sandbox and answers when it has ended.
+func (k *Keeper) stopped(c *net.UnixConn, r request) {
+	if r.IfIdle && !k.idle() {
+		k.answer(c, reply{OK: true, Busy: true})
+		return
+	}
+	grace := time.Duration(r.GraceMillis) * time.Millisecond
+	err := k.shutdown(grace, r.Remove)
+	k.answer(c, reply{OK: err == nil, Error: failed(err)})
+}
+
+// idle reports whether nothing is going on that somebody waits for.
+func (k *Keeper) idle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state == sandbox.Ready && k.commands == 0
+}
+
+// Shutdown ends the sandbox as a stop does.
+func (k *Keeper) Shutdown(grace time.Duration) {
+	if err := k.shutdown(grace, false); err != nil {
+		k.log().Error("stop", "err", err)
+	}
+}
+
+// shutdown ends the sandbox, or waits for an end that has begun. A boot that is
+// going on is given up, which takes back what it has made.
+func (k *Keeper) shutdown(grace time.Duration, remove bool) error {
+	k.abort()
+	<-k.booted
+	k.mu.Lock()
+	ours := k.state == sandbox.Ready
+	if ours {
+		k.state = stopping
+	}
+	k.mu.Unlock()
+	if !ours {
+		<-k.ended
+		return nil
+	}
+	defer k.end()
+	ctx, cancel := context.WithTimeout(context.Background(), grace+cleanupTime)
+	defer cancel()
+	if remove || k.Volatile {
+		return k.remove(ctx, true)
+	}
+	return k.stop(ctx, grace)
+}
+
+// stopping is a state of the keeper's own: callers see a sandbox that answers
+// "not running" and soon is gone.
+const stopping sandbox.State = "stopping"
+
+// watch tells c of the boot. When own, the sandbox lives no longer than c.
+func (k *Keeper) watch(c *net.UnixConn, own bool) {
+	defer c.Close()
+	k.mu.Lock()
+	k.watchers = append(k.watchers, func(e sandbox.Event) {
+		// A watcher that does not read must not stop a boot.
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		send(c, reply{Event: &e}, nil)
+	})
+	k.mu.Unlock()
+
+	gone := hangup(c)
+	select {
+	case <-k.booted:
+	case <-gone:
+		if own {
+			k.abort()
+		}
+		<-k.booted
+	}
+	k.mu.Lock()
+	err := k.bootErr
+	k.mu.Unlock()
+	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
+	if !own {
+		return
+	}
+	select {
+	case <-k.ended:
+		return
+	case <-gone:
+	}
+	k.Shutdown(0)
+}

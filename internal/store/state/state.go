@@ -1,0 +1,297 @@
+// Package state keeps what is known of sandboxes: one directory for each, named
+// as the user named it, holding small JSON documents, journals and a lock. Every
+// document says its version and is replaced whole; every journal has one JSON
+// value a line. All of it can be read with cat and jq.
+//
+// The package knows how, not what: plan.json is internal/plan's, the journals
+// belong to the engine and the keeper.
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Version is the version of the documents written by [Sandbox.Write] for values
+// that have none of their own. A reader refuses any other.
+const Version = 1
+
+// LockWait is how long [Sandbox.Lock] waits unless its context ends sooner.
+const LockWait = 60 * time.Second
+
+// A Store is a directory of sandboxes. Its methods can be called concurrently
+// and by several processes.
+type Store struct{ dir string }
+
+// Open makes the directory if need be.
+func Open(dir string) (*Store, error) {
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &Store{dir: dir}, nil
+}
+
+// MaxName bounds sandbox names, in bytes: a name is a host name label too.
+const MaxName = 63
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// ValidName returns an error unless s can name a sandbox: letters, digits, '.',
+// '_' and '-', starting with a letter or digit, at most [MaxName] bytes. Such a
+// name is a file name, and never an option or a path.
+func ValidName(s string) error {
+	switch {
+	case s == "":
+		return fmt.Errorf("a sandbox name must not be empty: %w", kiterr.ErrRefused)
+	case len(s) > MaxName:
+		return fmt.Errorf("sandbox name %.20q… has %d bytes, the limit is %d: %w", s, len(s), MaxName, kiterr.ErrRefused)
+	case !namePattern.MatchString(s):
+		return fmt.Errorf("sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit: %w", s, kiterr.ErrRefused)
+	}
+	return nil
+}
+
+// NewID returns a fresh opaque id: 16 characters of a-z and 2-7, 80 random bits.
+func NewID() string { return strings.ToLower(rand.Text()[:16]) }
+
+// A Sandbox is the directory of one sandbox.
+type Sandbox struct {
+	Name string
+	dir  string
+}
+
+// Create makes the directory of a new sandbox. A name that is taken is
+// [kiterr.ErrExists].
+func (s *Store) Create(name string) (*Sandbox, error) {
+	sb, err := s.at(name)
+	if err != nil {
+		return nil, err
+	}
+	err = os.Mkdir(sb.dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("sandbox %s: %w: choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name)
+	}
+	if err != nil {
+		return nil, durable.Explain(sb.dir, err)
+	}
+	return sb, durable.SyncDir(s.dir)
+}
+
+// Sandbox returns the sandbox called name. An unknown one is
+// [kiterr.ErrNotFound].
+func (s *Store) Sandbox(name string) (*Sandbox, error) {
+	sb, err := s.at(name)
+	if err != nil {
+		return nil, err
+	}
+	st, err := os.Stat(sb.dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
+		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)
+	}
+	if err != nil {
+		return nil, durable.Explain(sb.dir, err)
+	}
+	return sb, nil
+}
+
+func (s *Store) at(name string) (*Sandbox, error) {
+	if err := ValidName(name); err != nil {
+		return nil, err
+	}
+	return &Sandbox{Name: name, dir: filepath.Join(s.dir, name)}, nil
+}
+
+// List returns the names of all sandboxes, sorted. It takes no lock: a sandbox
+// that is being made or removed may or may not be there.
+func (s *Store) List() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, durable.Explain(s.dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && ValidName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Sweep deletes what killed processes left behind: sandboxes half removed, and
+// temporary files that nobody has touched within grace.
+func (s *Store) Sweep(grace time.Duration) error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return durable.Explain(s.dir, err)
+	}
+	limit := time.Now().Add(-grace)
+	var errs []error
+	for _, e := range entries {
+		p := filepath.Join(s.dir, e.Name())
+		if strings.HasPrefix(e.Name(), durable.TempPrefix) {
+			if st, err := e.Info(); err == nil && (e.IsDir() || st.ModTime().Before(limit)) {
+				errs = append(errs, durable.Explain(p, os.RemoveAll(p)))
+			}
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(p, durable.TempPrefix+"*"))
+		for _, f := range files {
+			if st, err := os.Lstat(f); err == nil && st.ModTime().Before(limit) {
+				errs = append(errs, durable.Explain(f, os.RemoveAll(f)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Dir is the sandbox's directory. Sockets in it must be bound and dialled
+// through a descriptor of it: the path may be longer than a socket's may be.
+func (sb *Sandbox) Dir() string { return sb.dir }
+
+// Path is the path of one file of the sandbox.
+func (sb *Sandbox) Path(file string) string { return filepath.Join(sb.dir, file) }
+
+// Lock excludes other changes to this sandbox. It waits until ctx is done, at
+// most [LockWait], and says then who holds it; what names the holder for others
+// ("create", "stop"). The caller calls Unlock; the end of its process does too.
+// A sandbox that was removed meanwhile is [kiterr.ErrNotFound].
+func (sb *Sandbox) Lock(ctx context.Context, what string) (*durable.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, LockWait)
+	defer cancel()
+	l, err := durable.AcquireLock(ctx, sb.Path("lock"), durable.Exclusive)
+	if busy := (*durable.BusyError)(nil); errors.As(err, &busy) {
+		holder := busy.Holder
+		if holder == "" {
+			holder = "another kitbox process"
+		}
+		return nil, fmt.Errorf("sandbox %s is in use by %s: try again when that is done: %w", sb.Name, holder, err)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sandbox %s: %w", sb.Name, kiterr.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Between opening and locking, a removal may have moved the directory
+	// away: the lock would be on a file that nobody else sees.
+	if !l.Guards(sb.Path("lock")) {
+		l.Unlock()
+		return nil, fmt.Errorf("sandbox %s: %w", sb.Name, kiterr.ErrNotFound)
+	}
+	l.Sign(what)
+	return l, nil
+}
+
+// Remove deletes the sandbox's directory. It disappears at once; a kill during
+// the deletion leaves only what [Store.Sweep] deletes. Removing it again does
+// nothing. The caller holds the lock.
+func (sb *Sandbox) Remove() error {
+	parent := filepath.Dir(sb.dir)
+	tmp := filepath.Join(parent, durable.TempPrefix+"rm-"+sb.Name+"-"+NewID())
+	err := os.Rename(sb.dir, tmp)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return durable.Explain(sb.dir, err)
+	}
+	if err := durable.SyncDir(parent); err != nil {
+		return err
+	}
+	return durable.Explain(tmp, os.RemoveAll(tmp))
+}
+
+// Write replaces the document file by the JSON form of v, which must have a
+// member "version". On error the old document is untouched.
+func (sb *Sandbox) Write(file string, v any) error {
+	data, err := json.Marshal(v, json.Deterministic(true), jsontext.WithIndent("\t"))
+	if err != nil {
+		return fmt.Errorf("%s: %w", sb.Path(file), err)
+	}
+	if _, err := version(data); err != nil {
+		return fmt.Errorf("%s: %w", sb.Path(file), err)
+	}
+	return durable.WriteFile(sb.Path(file), append(data, '\n'), 0o600)
+}
+
+// Read decodes the document file into v. A missing one is [kiterr.ErrNotFound];
+// one of another version than want, or with a member that v does not have, is an
+// error that says so: guessing what an older or newer kitbox meant could grant
+// something.
+func (sb *Sandbox) Read(file string, want int, v any) error {
+	path := sb.Path(file)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s of sandbox %s: %w", file, sb.Name, kiterr.ErrNotFound)
+	}
+	if err != nil {
+		return durable.Explain(path, err)
+	}
+	got, err := version(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if got != want {
+		return fmt.Errorf("%s has version %d, this kitbox reads version %d: recreate the sandbox, or use the kitbox that made it: %w", path, got, want, kiterr.ErrUnsupported)
+	}
+	if err := json.Unmarshal(data, v, json.RejectUnknownMembers(true)); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// version reads a document's version, whatever else it holds.
+func version(data []byte) (int, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return 0, fmt.Errorf("not a JSON document: %w", err)
+	}
+	if head.Version == 0 {
+		return 0, errors.New("the document has no version")
+	}
+	return head.Version, nil
+}
+
+// Append adds v as one line to the journal file and returns when it is on disk.
+func (sb *Sandbox) Append(file string, v any) error {
+	line, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("%s: %w", sb.Path(file), err)
+	}
+	return durable.AppendLine(sb.Path(file), line)
+}
+
+// Journal decodes the journal file, oldest first, into values of type T. A
+// missing journal is empty. A line that does not decode is an error: half a
+// history is worse than none.
+func Journal[T any](sb *Sandbox, file string) ([]T, error) {
+	lines, err := durable.Lines(sb.Path(file))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(lines))
+	for i, l := range lines {
+		if err := json.Unmarshal(l, &out[i]); err != nil {
+			return nil, fmt.Errorf("%s line %d: %w", sb.Path(file), i+1, err)
+		}
+	}
+	return out, nil
+}

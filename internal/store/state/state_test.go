@@ -1,0 +1,370 @@
+package state_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+func open(t *testing.T) *state.Store {
+	t.Helper()
+	s, err := state.Open(filepath.Join(t.TempDir(), "sandboxes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestNames(t *testing.T) {
+	for _, ok := range []string{"a", "T", "0", "a.b_c-d", strings.Repeat("x", state.MaxName)} {
+		if err := state.ValidName(ok); err != nil {
+			t.Errorf("%q: %v", ok, err)
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "-x", "_x", ".x", "a/b", "a b", "ä", "a\n", "a\x00", strings.Repeat("x", state.MaxName+1)} {
+		if err := state.ValidName(bad); !errors.Is(err, kiterr.ErrRefused) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", bad, err)
+		}
+		s := open(t)
+		if _, err := s.Create(bad); !errors.Is(err, kiterr.ErrRefused) {
+			t.Errorf("Create(%q) = %v", bad, err)
+		}
+		if _, err := s.Sandbox(bad); !errors.Is(err, kiterr.ErrRefused) {
+			t.Errorf("Sandbox(%q) = %v", bad, err)
+		}
+	}
+}
+
+func TestASandboxComesAndGoes(t *testing.T) {
+	s := open(t)
+	if _, err := s.Sandbox("t"); !errors.Is(err, kiterr.ErrNotFound) {
+		t.Errorf("Sandbox before Create = %v", err)
+	}
+	sb, err := s.Create("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("t"); !errors.Is(err, kiterr.ErrExists) {
+		t.Errorf("second Create = %v", err)
+	}
+	if st, _ := os.Stat(sb.Dir()); st.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v", st.Mode())
+	}
+	p := plan.Plan{Version: plan.Version, Name: "t", ID: state.NewID(), Hooks: []plan.Hook{{Argv: []string{"a", ""}}}, Surface: []byte(`{"network":[]}`)}
+	if err := sb.Write("plan.json", p); err != nil {
+		t.Fatal(err)
+	}
+	var got plan.Plan
+	if err := sb.Read("plan.json", plan.Version, &got); err != nil || got.ID != p.ID || len(got.Hooks) != 1 || string(got.Surface) == "" {
+		t.Errorf("Read = %+v, %v", got, err)
+	}
+	if names, err := s.List(); err != nil || !slices.Equal(names, []string{"t"}) {
+		t.Errorf("List = %v, %v", names, err)
+	}
+	for range 2 {
+		if err := sb.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, err := s.List(); err != nil || len(names) != 0 {
+		t.Errorf("List after Remove = %v, %v", names, err)
+	}
+	if es, _ := os.ReadDir(filepath.Dir(sb.Dir())); len(es) != 0 {
+		t.Errorf("%v left behind", es)
+	}
+}
+
+func TestSweepDeletesWhatTheKilledLeft(t *testing.T) {
+	s := open(t)
+	sb := mustCreate(t, s, "t")
+	parent := filepath.Dir(sb.Dir())
+	old, fresh := sb.Path(".tmp-plan.json-1"), sb.Path(".tmp-plan.json-2")
+	half := filepath.Join(parent, ".tmp-rm-x-abc")
+	for _, p := range []string{old, fresh, sb.Path("plan.json"), filepath.Join(half, "keeper.log")} {
+		os.MkdirAll(filepath.Dir(p), 0o700)
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	then := time.Now().Add(-2 * time.Hour)
+	for _, p := range []string{old, sb.Path("plan.json")} {
+		if err := os.Chtimes(p, then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Sweep(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[string]bool{old: false, half: false, fresh: true, sb.Path("plan.json"): true} {
+		if _, err := os.Stat(p); (err == nil) != want {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}
+
+func TestReadRefusesWhatItDoesNotKnow(t *testing.T) {
+	sb, err := open(t).Create("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type doc struct {
+		Version int    `json:"version"`
+		A       string `json:"a"`
+	}
+	for text, want := range map[string]string{
+		`{"version":2,"a":"x"}`:         "has version 2, this kitbox reads version 1",
+		`{"a":"x"}`:                     "no version",
+		`{"version":1,"a":"x","b":1}`:   "b",
+		`{"version":1,"A":"x"}`:         "A",
+		`{"version":1,"a":"x"`:          "not a JSON document",
+		`{"version":1,"a":"x","a":"y"}`: "duplicate",
+		``:                              "not a JSON document",
+	} {
+		if err := os.WriteFile(sb.Path("d.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Read("d.json", 1, new(doc)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Read(%s) = %v, want %q", text, err, want)
+		}
+	}
+	if err := sb.Read("none.json", 1, new(doc)); !errors.Is(err, kiterr.ErrNotFound) {
+		t.Errorf("Read of nothing = %v", err)
+	}
+	if err := sb.Write("d.json", doc{}); err == nil {
+		t.Error("a document without a version was written")
+	}
+}
+
+func TestLockTellsWhoHasIt(t *testing.T) {
+	s := open(t)
+	sb, err := s.Create("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := sb.Lock(t.Context(), "kitbox stop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = sb.Lock(ctx, "kitbox rm")
+	if err == nil || !strings.Contains(err.Error(), "sandbox t is in use by pid") || !strings.Contains(err.Error(), "(kitbox stop)") {
+		t.Errorf("Lock = %v", err)
+	}
+	if _, err := s.List(); err != nil { // a listing does not wait
+		t.Error(err)
+	}
+	// Whoever waited for a sandbox that was removed and made again must not
+	// think that it holds the new one's lock.
+	got := make(chan error)
+	go func() {
+		l, err := sb.Lock(t.Context(), "waiter")
+		if err == nil {
+			defer l.Unlock()
+			if !l.Guards(sb.Path("lock")) {
+				err = errors.New("the lock guards nothing")
+			}
+		}
+		got <- err
+	}()
+	if err := sb.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create("t"); err != nil {
+		t.Fatal(err)
+	}
+	l.Unlock()
+	if err := <-got; err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+		t.Errorf("Lock after removal = %v", err)
+	}
+}
+
+func TestIDRangesAreUniqueAndStable(t *testing.T) {
+	s := open(t)
+	seen := map[uint32]string{}
+	for i := range 50 {
+		id := fmt.Sprint("id", i)
+		m, err := s.AllocateIDs(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Size != 65536 || m.Base%65536 != 0 || m.Base < 0x70000000 || m.Base > 0x7fff0000-65536 {
+			t.Errorf("range %#x+%d", m.Base, m.Size)
+		}
+		if other, ok := seen[m.Base]; ok {
+			t.Errorf("%s and %s share %#x", id, other, m.Base)
+		}
+		seen[m.Base] = id
+		if again, err := s.AllocateIDs(t.Context(), id); err != nil || again != m {
+			t.Errorf("again: %v, %v", again, err)
+		}
+	}
+	for range 2 {
+		if err := s.ReleaseIDs(t.Context(), "id0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestIDRangesRunOut(t *testing.T) {
+	s := open(t)
+	text := `{"version":1,"base":{`
+	for i := range 0xfff {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(`"x%d":%d`, i, 0x70000000+i*65536)
+	}
+	dir := filepath.Dir(mustCreate(t, s, "t").Dir())
+	if err := os.WriteFile(filepath.Join(dir, ".ids.json"), []byte(text+"}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AllocateIDs(t.Context(), "one-more"); !errors.Is(err, kiterr.ErrUnavailable) {
+		t.Errorf("AllocateIDs = %v", err)
+	}
+	if err := s.ReleaseIDs(t.Context(), "x77"); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := s.AllocateIDs(t.Context(), "one-more"); err != nil || m.Base != 0x70000000+77*65536 {
+		t.Errorf("AllocateIDs = %#x, %v", m.Base, err)
+	}
+}
+
+func mustCreate(t *testing.T, s *state.Store, name string) *state.Sandbox {
+	t.Helper()
+	sb, err := s.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+type record struct {
+	Version int    `json:"version"`
+	N       int    `json:"n"`
+	Pad     string `json:"pad"`
+}
+
+// TestMain lets the test binary be the process that is killed: it writes a
+// document and a journal line for each number and says so afterwards.
+func TestMain(m *testing.M) {
+	dir := os.Getenv("STATE_TEST_WRITER")
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	s, err := state.Open(dir)
+	if err != nil {
+		panic(err)
+	}
+	sb, err := s.Sandbox("t")
+	if err != nil {
+		panic(err)
+	}
+	l, err := sb.Lock(context.Background(), "writer")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Unlock()
+	var last record
+	if err := sb.Read("doc.json", 1, &last); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+		panic(err)
+	}
+	for n := last.N + 1; ; n++ {
+		r := record{Version: 1, N: n, Pad: strings.Repeat("x", n%7*5000)}
+		if err := sb.Append("journal.jsonl", r); err != nil {
+			panic(err)
+		}
+		if err := sb.Write("doc.json", r); err != nil {
+			panic(err)
+		}
+		if _, err := s.AllocateIDs(context.Background(), fmt.Sprint("id", n%5)); err != nil {
+			panic(err)
+		}
+		if n%3 == 0 {
+			if err := s.ReleaseIDs(context.Background(), fmt.Sprint("id", n%5)); err != nil {
+				panic(err)
+			}
+		}
+		fmt.Println(n)
+	}
+}
+
+// A writer is killed many times, each time at another point. What it had said
+// is there, whatever it was doing is whole, and the next writer goes on.
+func TestKillNineLeavesWholeFiles(t *testing.T) {
+	s := open(t)
+	sb := mustCreate(t, s, "t")
+	dir := filepath.Dir(sb.Dir())
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	said := 0
+	for round := range rounds {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), "STATE_TEST_WRITER="+dir)
+		cmd.Stderr = os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for range 1 + rand.IntN(6) {
+			if !lines.Scan() {
+				t.Fatalf("round %d: the writer ended by itself", round)
+			}
+			fmt.Sscan(lines.Text(), &said)
+		}
+		for range rand.IntN(200_000) { // some point of the next write; no clock is that fine
+		}
+		cmd.Process.Kill()
+		for lines.Scan() {
+			fmt.Sscan(lines.Text(), &said)
+		}
+		cmd.Wait()
+
+		var r record
+		if err := sb.Read("doc.json", 1, &r); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if r.N < said || r.N > said+1 || len(r.Pad) != r.N%7*5000 {
+			t.Fatalf("round %d: document %d with %d bytes, the writer had said %d", round, r.N, len(r.Pad), said)
+		}
+		js, err := state.Journal[record](sb, "journal.jsonl")
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if n := js[len(js)-1].N; n < r.N || n > r.N+1 {
+			t.Fatalf("round %d: journal ends with %d, document is %d", round, n, r.N)
+		}
+		said = r.N
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := sb.Lock(ctx, "test") // the dead do not hold locks
+		cancel()
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		l.Unlock()
+		if _, err := s.AllocateIDs(t.Context(), "another"); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// A State is what a sandbox is doing.
+type State string
+
+const (
+	Creating State = "creating" // another process is making it
+	Starting State = "starting" // booting, hooks running
+	Ready    State = "ready"    // runs, no command in flight
+	Busy     State = "busy"     // runs, with at least one command in flight
+	Stopped  State = "stopped"  // kept on disk; nothing runs
+	Orphaned State = "orphaned" // runs without its keeper, so with no way out; the next command mends it
+	Broken   State = "broken"   // its creation was interrupted; only removal is left
+	Unknown  State = "unknown"  // its keeper did not answer in time
+)
+
+// An Info is what is known of a sandbox.
+type Info struct {
+	Name      string    `json:"name"`
+	ID        string    `json:"id"`
+	State     State     `json:"state"`
+	Phase     string    `json:"phase,omitzero"` // "install" or "runtime" while it runs
+	Kits      []Kit     `json:"kits"`
+	Root      string    `json:"root"`               // where relative paths of commands start
+	Workspace string    `json:"workspace,omitzero"` // host directory, when there is one
+	Created   time.Time `json:"created"`
+	Commands  int       `json:"commands"`           // in flight
+	PID       int       `json:"pid,omitzero"`       // host pid of the guest
+	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
+	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
+}
+
+// A Kit is one member of a composition.
+type Kit struct {
+	Ref    string `json:"ref"`
+	Digest string `json:"digest"`
+	Kind   string `json:"kind"`
+}
+
+// A Plan is what a creation grants and does, in the terms a user decides by.
+type Plan struct {
+	Name      string         `json:"name"`
+	Kits      []Kit          `json:"kits"`
+	Network   []NetworkGrant `json:"network"`
+	Routes    []Route        `json:"routes,omitempty"`
+	Storage   []Storage      `json:"storage"`
+	Workspace *Workspace     `json:"workspace,omitempty"`
+	Hooks     []Hook         `json:"hooks"`
+	Files     []string       `json:"files"` // paths written at every start
+	Launch    []string       `json:"launch"`
+	User      string         `json:"user"`
+	Dir       string         `json:"dir"`
+	Skipped   []Skipped      `json:"skipped"`
+
+	// Detail is the engine's own plan, entire. Its form follows the
+	// version that it states.
+	Detail json.RawMessage `json:"detail"`
+}
+
+// A NetworkGrant is one allow or deny entry. What no entry allows is refused,
+// and a denial wins over every allow.
+type NetworkGrant struct {
+	Phase   string `json:"phase"` // "install" or "runtime"
+	Pattern string `json:"pattern"`
+	Allow   bool   `json:"allow"`
+	Source  string `json:"source"` // who asked: "kit <ref>" or "operator"
+}
+
+// A Storage is one mounted volume.
+type Storage struct {
+	Path      string   `json:"path"`
+	Kits      []string `json:"kits"`
+	Tmpfs     bool     `json:"tmpfs"`
+	Transient bool     `json:"transient"` // ends with the sandbox
+	SizeBytes int64    `json:"sizeBytes,omitzero"`
+	Note      string   `json:"note,omitzero"` // e.g. that the size is not enforced
+}
+
+// A Workspace is a host directory in the sandbox.
+type Workspace struct {
+	Host string `json:"host"`
+	Path string `json:"path"`
+}
+
+// A Hook is a command that runs during creation or at a boot.
+type Hook struct {
+	Kit         string   `json:"kit"`
+	Phase       string   `json:"phase"`
+	Index       int      `json:"index"`
+	Args        []string `json:"args"`
+	User        string   `json:"user"`
+	Description string   `json:"description,omitzero"`
+}
+
+// A Skipped is an optional request that was not granted.
+type Skipped struct {
+	Kit    string `json:"kit"`
+	Path   string `json:"path"`
+	Type   string `json:"type,omitzero"`
+	Reason string `json:"reason"`
+}
+
+// A HookRun is one execution of a hook.
+type HookRun struct {
+	Time       time.Time `json:"time"`
+	Kit        string    `json:"kit"`
+	Phase      string    `json:"phase"`
+	Index      int       `json:"index"`
+	ExitCode   int       `json:"exitCode"`
+	Error      string    `json:"error,omitzero"` // why it could not be run, or how it was ended
+	Output     string    `json:"output"`         // stdout and stderr, the last 64 KiB
+	Truncated  bool      `json:"truncated,omitzero"`
+	Background bool      `json:"background,omitzero"`
+	Millis     int64     `json:"durationMs"`
+}
+
+// A PolicyEvent is one decision about traffic, or several equal ones.
+type PolicyEvent struct {
+	Time     time.Time `json:"time"`
+	Phase    string    `json:"phase"`
+	Kind     string    `json:"kind"`    // dns, connect, packet, cut or overflow
+	Verdict  string    `json:"verdict"` // allow, deny, or failed: allowed, and not reachable
+	Allowed  bool      `json:"allowed"`
+	Host     string    `json:"host"`
+	Port     uint16    `json:"port,omitzero"`
+	Protocol string    `json:"protocol,omitzero"`
+	Dialled  string    `json:"dialled,omitzero"` // the address that was connected to
+	Reason   string    `json:"reason"`
+	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared
+	Source   string    `json:"source,omitzero"` // who asked for it
+	Count    int       `json:"count"`           // how many decisions this stands for
+}
