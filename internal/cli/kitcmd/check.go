@@ -1,11 +1,9 @@
 package kitcmd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/spec/lint"
 )
 
@@ -206,10 +206,10 @@ func (j *judge) file(name string) {
 	}
 	ds = append(ds, d.Validate()...)
 	silenced := lint.Ignored(d)
-	c := content{}
-	if j.form == capability.Authored {
-		c = contentOf(d, name)
-		ds = append(ds, j.besides(d, c, name)...)
+	c := layers{}
+	if j.form == capability.Authored && len(data) <= spec.MaxBytes {
+		c, err = layersOf(d, name)
+		ds = append(ds, besides(d, err, name)...)
 	}
 	j.add(ds, silenced)
 	if c.unused != "" && !silenced[lint.CompanionUnused] && !slices.Contains(j.ignore, lint.CompanionUnused) {
@@ -220,7 +220,7 @@ func (j *judge) file(name string) {
 			}
 		}
 		dg := d.Place(spec.Diagnostic{Severity: spec.Warning, Stage: spec.StageValidate, Path: at,
-			Message: fmt.Sprintf("%s lies beside this descriptor and is not used: remove it, or leave %s out", filepath.Base(c.unused), at)})
+			Message: fmt.Sprintf("%s lies beside this descriptor and is not used: remove it, or leave %s out", c.unused, at)})
 		j.findings = append(j.findings, asFinding(dg, lint.CompanionUnused))
 	}
 	for _, f := range lint.Check(d, lint.Options{Names: names(name), Recipe: c.recipe, Ignore: j.ignore}) {
@@ -239,53 +239,35 @@ func (j *judge) add(ds spec.Diagnostics, silenced map[string]bool) {
 	}
 }
 
-// besides judges the files that a descriptor, as authored, depends on.
-func (j *judge) besides(d *spec.Document, c content, name string) spec.Diagnostics {
-	var ds spec.Diagnostics
-	fail := func(at, statement, format string, args ...any) {
-		ds = append(ds, d.Place(spec.Diagnostic{Severity: spec.Error, Stage: spec.StageValidate, Path: at, Statement: statement, Message: fmt.Sprintf(format, args...)}))
-	}
-	if c.absent != "" {
-		fail("dockerfile", "", "there is no recipe %q beside the descriptor", c.absent)
-	}
+// besides judges the files that a descriptor, as authored, depends on. Missing
+// is what the search for its content came to.
+func besides(d *spec.Document, missing error, name string) spec.Diagnostics {
 	if name == stdin {
-		return ds
+		return nil
 	}
-	if c.How == "none" && d.Kind == spec.KindWorkload {
-		fail("kind", "SPEC-v3 §3.5/workload-has-content", "a workload must have content: write the recipe %s%s, or put it into build", stem(name), recipeSuffix)
+	var ds spec.Diagnostics
+	fail := func(at, statement, message string) {
+		ds = append(ds, d.Place(spec.Diagnostic{Severity: spec.Error, Stage: spec.StageValidate, Path: at, Statement: statement, Message: message}))
 	}
-	at := func(i int, group string) string { return fmt.Sprintf("capabilities[%d]%s", i, group) }
-	for i := range d.Capabilities {
-		it := &d.Capabilities[i]
-		members := []capability.Request{it.Request}
-		if it.Group != nil {
-			members = it.Group.Capabilities
+	switch {
+	case errors.Is(missing, content.ErrNoRecipe) && filepath.IsLocal(filepath.FromSlash(d.Dockerfile)):
+		fail("dockerfile", "", fmt.Sprintf("there is no recipe %q beside the descriptor", d.Dockerfile))
+	case errors.Is(missing, content.ErrNoContent):
+		fail("kind", "SPEC-v3 §3.5/workload-has-content", fmt.Sprintf("a workload must have content: write the recipe %s, or put it into build", path.Base(authoring.Companion(name))))
+	}
+	_, files, err := content.Stage(d.Descriptor, authoring.Stem(name))
+	for _, f := range files {
+		if !beside(name, f.From) {
+			fail(f.At, "", fmt.Sprintf("there is no file %q beside the descriptor", f.From))
 		}
-		for k, r := range members {
-			p := at(i, "")
-			if it.Group != nil {
-				p = at(i, fmt.Sprintf(".group.capabilities[%d]", k))
-			}
-			if f := contentFile(r); f != "" {
-				if st, err := os.Stat(filepath.Join(filepath.Dir(name), filepath.FromSlash(f))); err != nil || !st.Mode().IsRegular() {
-					fail(p+".config.contentFile", "", "there is no file %q beside the descriptor", f)
-				}
-			}
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			at, message, _ := strings.Cut(e.Error(), ": ")
+			fail(at, "", message)
 		}
 	}
 	return ds
-}
-
-// contentFile returns the file of the build context that an entry names, or "".
-func contentFile(r capability.Request) string {
-	var c struct {
-		ContentFile string `json:"contentFile"`
-	}
-	if r.Type != capability.Namespace+"/agent-context@1" || json.Unmarshal(r.Config, &c) != nil ||
-		path.IsAbs(c.ContentFile) || !filepath.IsLocal(filepath.FromSlash(c.ContentFile)) || capability.HasReference(c.ContentFile) {
-		return ""
-	}
-	return c.ContentFile
 }
 
 // writeFinding prints one finding: a line with its place, and the source.

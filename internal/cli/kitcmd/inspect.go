@@ -38,7 +38,7 @@ descriptor is in its published encoding.`,
 			if err != nil {
 				return err
 			}
-			c := contentOf(d, name)
+			c, _ := layersOf(d, name) // whether it is there is for check to say
 			if !asJSON {
 				describe(cmd.OutOrStdout(), d, name, c)
 				return nil
@@ -91,7 +91,7 @@ func (p page) line(label string, texts ...string) {
 	}
 }
 
-func describe(w io.Writer, d *spec.Document, name string, c content) {
+func describe(w io.Writer, d *spec.Document, name string, c layers) {
 	p := page{w}
 	p.line("name", d.DisplayName)
 	p.line("kind", d.Kind)
@@ -177,7 +177,8 @@ func (p page) entry(label string, r capability.Request, optional bool) {
 		for _, l := range def.Surface(r) {
 			values[l.List] = append(values[l.List], l.Value)
 		}
-		if lines := inWords(values); len(lines) > 0 {
+		// A number that waits for an argument would show as zero.
+		if lines := inWords(values); len(lines) > 0 && !capability.HasReference(string(r.Config)) {
 			for _, l := range lines {
 				p.line("", "  "+l)
 			}

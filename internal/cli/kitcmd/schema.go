@@ -7,8 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/schema"
 )
 
 func schemas() *cobra.Command {
@@ -43,17 +45,15 @@ written without its namespace.`,
 				}
 				return nil
 			}
-			if len(args) == 0 {
-				_, err := out.Write(whole())
-				return err
-			}
-			for _, t := range types() {
-				if t == args[0] || shortType(t) == args[0] {
-					def, _ := wellknown.Find(t)
-					text := def.Schema(t)
-					_, err := out.Write(append(slices.Clip(text), newline(text)...))
-					return err
+			text, ok := schema.Kit(), true
+			if len(args) > 0 {
+				if text, ok = schema.Capability(args[0]); !ok {
+					text, ok = schema.Capability(capability.Namespace + "/" + args[0])
 				}
+			}
+			if ok {
+				_, err := out.Write(append(text, newline(text)...))
+				return err
 			}
 			return fmt.Errorf("%s is not a well-known capability type; see %q: %w", printable(args[0]), cmd.CommandPath()+" --list", kiterr.ErrNotFound)
 		},
@@ -78,5 +78,3 @@ func types() []string {
 	slices.Sort(out)
 	return out
 }
-
-func whole() []byte { return nil }

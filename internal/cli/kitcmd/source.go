@@ -10,11 +10,12 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
+	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
 // maxRead bounds what is read of any file. A descriptor of more than half a
@@ -23,9 +24,6 @@ const maxRead = 16 << 20
 
 // stdin is the name of the descriptor that comes in by standard input.
 const stdin = "<stdin>"
-
-// recipeSuffix is the extension of a companion recipe (§3.1).
-const recipeSuffix = ".dockerfile"
 
 // read returns a file, or standard input for "-".
 func read(name string, in io.Reader) ([]byte, error) {
@@ -102,8 +100,7 @@ func find(arg string) ([]string, error) {
 	return found, errors.Join(append(errs, err)...)
 }
 
-// findOne returns the one descriptor that an argument names: of a directory,
-// the one that is named like it, or kit.yaml, or the only one.
+// findOne returns the one descriptor that an argument names.
 func findOne(arg string) (string, error) {
 	if arg == "-" {
 		return stdin, nil
@@ -115,34 +112,11 @@ func findOne(arg string) (string, error) {
 	if !st.IsDir() {
 		return arg, nil
 	}
-	entries, err := os.ReadDir(arg)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", arg, reason(err))
-	}
-	var found []string
-	for _, e := range entries {
-		if e.Type().IsRegular() && isDescriptor(filepath.Join(arg, e.Name())) {
-			found = append(found, e.Name())
-		}
-	}
-	if len(found) == 1 {
-		return filepath.Join(arg, found[0]), nil
-	}
-	abs, err := filepath.Abs(arg)
+	name, err := authoring.Find(arg)
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{filepath.Base(abs), "kit"} {
-		for _, ext := range []string{".yaml", ".yml", recipeSuffix} {
-			if slices.Contains(found, name+ext) {
-				return filepath.Join(arg, name+ext), nil
-			}
-		}
-	}
-	if len(found) == 0 {
-		return "", fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, or a Dockerfile with a # kit: block: %w", arg, kiterr.ErrNotFound)
-	}
-	return "", fmt.Errorf("%s holds several Kit descriptors (%s); name one", arg, strings.Join(found, ", "))
+	return filepath.Join(arg, name), nil
 }
 
 var (
@@ -159,9 +133,8 @@ func isDescriptor(p string) bool {
 	case ext == ".yaml" || ext == ".yml" || ext == ".json":
 		head := peek(p)
 		return schemaVersion.Match(head) || ext != ".json" && syntaxLine.Match(head)
-	case ext == recipeSuffix || base == "dockerfile" || strings.HasPrefix(base, "dockerfile."):
-		_, ok := spec.ExtractComment(peek(p))
-		return ok
+	case ext == authoring.RecipeSuffix || base == "dockerfile" || strings.HasPrefix(base, "dockerfile."):
+		return authoring.IsComment(peek(p))
 	}
 	return false
 }
@@ -180,74 +153,69 @@ func peek(p string) []byte {
 	return data
 }
 
-// stem returns the name of a descriptor's file without its extension. It names
-// the companion.
-func stem(file string) string {
-	base := filepath.Base(file)
-	switch ext := filepath.Ext(base); strings.ToLower(ext) {
-	case ".yaml", ".yml", ".json", recipeSuffix:
-		return strings.TrimSuffix(base, ext)
-	}
-	return base
-}
-
 // names are what a Kit is called where it lies.
 func names(file string) []string {
 	if file == stdin {
 		return nil
 	}
-	out := []string{stem(file)}
+	out := []string{authoring.Stem(file)}
 	if abs, err := filepath.Abs(file); err == nil {
 		out = append(out, filepath.Base(filepath.Dir(abs)))
 	}
 	return out
 }
 
-// A content is what a descriptor's content comes from.
-type content struct {
+// A layers is what a descriptor's content comes from.
+type layers struct {
 	How    string // companion, dockerfile, inline, comment, set, none
 	Path   string // of the recipe, if it is a file of its own
 	recipe string
 	unused string // a companion that is passed over
-	absent string // a named recipe that is missing
 }
 
-// contentOf looks for the recipe of d, which was read from file.
-func contentOf(d *spec.Document, file string) content {
-	companion := ""
+// layersOf looks for the content of d, which was read from file. The error is
+// one of package content's.
+func layersOf(d *spec.Document, file string) (layers, error) {
+	stem, here := "", func(string) bool { return false }
 	if file != stdin {
-		companion = filepath.Join(filepath.Dir(file), stem(file)+recipeSuffix)
-		if st, err := os.Stat(companion); err != nil || !st.Mode().IsRegular() || sameFile(companion, file) {
-			companion = ""
-		}
+		stem = authoring.Stem(file)
+		here = func(name string) bool { return beside(file, name) }
 	}
-	recipe, comment := d.Recipe()
+	src, err := content.Find(d, stem, here)
+	companion := path.Base(authoring.Companion(file))
+	l := layers{Path: src.RecipeFile, recipe: src.Recipe}
+	_, comment := d.Recipe()
 	switch {
 	case comment:
-		return content{How: "comment", recipe: recipe}
+		l.How = "comment"
 	case d.Build != "":
-		return content{How: "inline", recipe: d.Build, unused: companion}
-	case len(d.Kits) > 0 || d.Kind == spec.KindSet:
-		return content{How: "set", unused: companion}
+		l.How = "inline"
+	case src.Kits:
+		l.How = "set"
 	case d.Dockerfile != "":
-		c := content{How: "dockerfile", Path: d.Dockerfile, unused: companion}
-		if file == stdin || !filepath.IsLocal(filepath.FromSlash(d.Dockerfile)) {
-			return c
-		}
-		p := filepath.Join(filepath.Dir(file), filepath.FromSlash(path.Clean(d.Dockerfile)))
-		if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
-			c.absent = d.Dockerfile
-			return c
-		}
-		if companion != "" && sameFile(p, companion) {
-			c.unused = ""
-		}
-		c.recipe = recipeText(p)
-		return c
-	case companion != "":
-		return content{How: "companion", Path: filepath.Base(companion), recipe: recipeText(companion)}
+		l.How = "dockerfile"
+	case src.RecipeFile != "":
+		l.How = "companion"
+	default:
+		l.How = "none"
 	}
-	return content{How: "none"}
+	if err == nil && src.RecipeFile != "" {
+		l.recipe = recipeText(filepath.Join(filepath.Dir(file), filepath.FromSlash(src.RecipeFile)))
+	}
+	if !comment && l.How != "none" && src.RecipeFile != companion && here(companion) {
+		l.unused = companion
+	}
+	return l, err
+}
+
+// beside reports whether the directory of file holds a regular file name.
+func beside(file, name string) bool {
+	name = filepath.FromSlash(name)
+	if !filepath.IsLocal(name) {
+		return false
+	}
+	st, err := os.Stat(filepath.Join(filepath.Dir(file), name))
+	return err == nil && st.Mode().IsRegular()
 }
 
 // recipeText returns the text of a recipe, or "" if it is unreadable or of an
@@ -258,13 +226,4 @@ func recipeText(p string) string {
 		return ""
 	}
 	return string(data)
-}
-
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
 }

@@ -1,5 +1,7 @@
 package spec
 
+import "github.com/kitbox-dev/kitbox/spec/source"
+
 // Text returns the text that d was read from: of a comment descriptor, the
 // block without its prefix (§3.3). It is empty if d has no source.
 func (d *Document) Text() string { return d.src }
@@ -12,10 +14,10 @@ func (d *Document) Place(dg Diagnostic) Diagnostic {
 		dg.File = d.opts.File
 		return dg
 	}
-	n, exact := locate(d.root, dg.Path)
-	pos := n.pos
-	if n.keyPos != (position{}) && (!exact || n.kind == object || n.kind == array) {
-		pos = n.keyPos
+	n, exact := source.Locate(d.root, dg.Path)
+	pos := n.Pos
+	if n.KeyPos != (source.Position{}) && (!exact || n.Kind == source.Object || n.Kind == source.Array) {
+		pos = n.KeyPos
 	}
 	d.place(&dg, pos)
 	return dg
