@@ -183,6 +183,7 @@ var cases = map[string][]struct {
 	},
 	"literal-provide-floating-version": {
 		{"apt", kit{top: "provides: [gh@2.72.0]", recipe: "FROM debian AS b\nRUN apt-get update && \\\n  # comment\n  apt-get install -y --no-install-recommends git gh\n"}, []string{"provides[0]"}},
+		{"apt, over several lines", kit{top: "provides: [gh@2.72.0]", recipe: "FROM debian AS b\nRUN apt-get update \\\n && apt-get install -y \\\n    git \\\n    gh\n"}, []string{"provides[0]"}},
 		{"apt, pinned", kit{top: "provides: [gh@2.72.0]", recipe: "FROM debian AS b\nRUN apt-get install -y gh=2.72.0-1\n"}, nil},
 		{"apt, pinned otherwise", kit{top: "provides: [gh@2.72.0]", recipe: "FROM debian AS b\nRUN apt-get install -y gh=\"$V\"\n"}, nil},
 		{"npm", kit{top: "provides: [claude-code@2.1.0]", recipe: "FROM node AS b\nRUN npm install -g @anthropic-ai/claude-code\n"}, []string{"provides[0]"}},

@@ -209,7 +209,12 @@ func (j *judge) file(name string) {
 	c := layers{}
 	if j.form == capability.Authored && len(data) <= spec.MaxBytes {
 		c, err = layersOf(d, name)
-		ds = append(ds, besides(d, err, name)...)
+		judged := ds
+		for _, dg := range besides(d, err, name) {
+			if !slices.ContainsFunc(judged, func(g spec.Diagnostic) bool { return g.Path == dg.Path }) {
+				ds = append(ds, dg)
+			}
+		}
 	}
 	j.add(ds, silenced)
 	if c.unused != "" && !silenced[lint.CompanionUnused] && !slices.Contains(j.ignore, lint.CompanionUnused) {

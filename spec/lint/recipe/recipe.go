@@ -166,7 +166,7 @@ func instructions(text string) []instruction {
 			if !cont || i+1 >= len(lines) {
 				break
 			}
-			full.WriteByte('\n')
+			full.WriteByte(' ')
 			for i++; i < len(lines); i++ {
 				if l = strings.TrimSpace(lines[i]); l != "" && l[0] != '#' {
 					break

@@ -142,6 +142,8 @@ func (p *shell) list(closing byte) {
 		case c == ';' || c == '&' || c == '|' || c == ')':
 			endCommand()
 			p.i++
+		case p.peek("\\\n"):
+			p.i += 2
 		case c == '#' && !inWord:
 			if n := strings.IndexByte(p.s[p.i:], '\n'); n >= 0 {
 				p.i += n
