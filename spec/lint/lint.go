@@ -74,14 +74,18 @@ var rules = []check{
 	{Rule{"resources-in-mixin", "a mixin declares resources, which the workload owns", "resources@1/workload-owns-declaration"}, resourcesInMixin},
 	{Rule{"workload-base", "a workload starts from an image without the platform's floor", "SPEC-v3 §3.5/workload-base-should-match-runtime"}, workloadBase},
 	{Rule{"license-not-spdx", "a license is not an SPDX id", "SPEC-v3 §4/licenses-spdx"}, unknownLicense},
+	{Rule{WorkloadWithoutContent, "a workload that is checked as a file alone has no recipe yet", "SPEC-v3 §3.5/workload-has-content"}, nil},
 	{Rule{CompanionUnused, "a companion recipe lies beside a descriptor that has content of its own", ""}, nil},
 	{Rule{descriptorLarge, "the descriptor is larger than readers like", ""}, nil},
 	{Rule{unknownIgnore, "a kit:ignore names no rule", ""}, nil},
 }
 
-// CompanionUnused is the id of a finding about files, which only a caller with
-// a file system can make.
-const CompanionUnused = "companion-unused"
+// The ids of findings about files, which only a caller with a file system can
+// make.
+const (
+	CompanionUnused        = "companion-unused"
+	WorkloadWithoutContent = "workload-without-content"
+)
 
 const (
 	descriptorLarge = "descriptor-large"

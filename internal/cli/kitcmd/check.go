@@ -73,7 +73,9 @@ descriptor:
   # kit:ignore hook-env-undeclared the base image sets it
 
 A directory is searched, with all below it, for descriptors. Of a descriptor as
-authored, the files that it names are looked for too. "-" is standard input.
+authored, the files that it names are looked for too; that a workload has no
+recipe is an error in a directory and a warning for a file named alone. "-" is
+standard input.
 
 Exit status: 0 no errors, 1 something could not be read, 2 errors, or warnings
 with --strict.`,
@@ -176,8 +178,9 @@ func (j *judge) count() (errs, warnings int) {
 
 func (j *judge) arg(arg string) {
 	files, err := find(arg)
+	alone := len(files) == 1 && files[0] == arg
 	for _, f := range files {
-		j.file(f)
+		j.file(f, alone)
 	}
 	if err != nil {
 		j.unreadable(arg, err)
@@ -192,7 +195,9 @@ func (j *judge) unreadable(name string, err error) {
 	j.findings = append(j.findings, finding{Severity: spec.Error, Stage: spec.StageDecode, Message: "could not be read: " + message, File: name})
 }
 
-func (j *judge) file(name string) {
+// file judges one descriptor. One that was named alone may yet get a companion,
+// one found in a Kit's directory has had its chance.
+func (j *judge) file(name string, alone bool) {
 	data, err := read(name, j.in)
 	if err != nil {
 		j.unreadable(name, err)
@@ -209,6 +214,10 @@ func (j *judge) file(name string) {
 	c := layers{}
 	if j.form == capability.Authored && len(data) <= spec.MaxBytes {
 		c, err = layersOf(d, name)
+		if alone && errors.Is(err, content.ErrNoContent) {
+			err = nil
+			j.warn(d, silenced, lint.WorkloadWithoutContent, "kind", noContent(name))
+		}
 		judged := ds
 		for _, dg := range besides(d, err, name) {
 			if !slices.ContainsFunc(judged, func(g spec.Diagnostic) bool { return g.Path == dg.Path }) {
@@ -217,20 +226,30 @@ func (j *judge) file(name string) {
 		}
 	}
 	j.add(ds, silenced)
-	if c.unused != "" && !silenced[lint.CompanionUnused] && !slices.Contains(j.ignore, lint.CompanionUnused) {
+	if c.unused != "" {
 		at := "kind"
 		for key, stated := range map[string]bool{"build": d.Build != "", "dockerfile": d.Dockerfile != "", "kits": d.Kits != nil} {
 			if stated {
 				at = key
 			}
 		}
-		dg := d.Place(spec.Diagnostic{Severity: spec.Warning, Stage: spec.StageValidate, Path: at,
-			Message: fmt.Sprintf("%s lies beside this descriptor and is not used: remove it, or leave %s out", c.unused, at)})
-		j.findings = append(j.findings, asFinding(dg, lint.CompanionUnused))
+		j.warn(d, silenced, lint.CompanionUnused, at, fmt.Sprintf("%s lies beside this descriptor and is not used: remove it, or leave %s out", c.unused, at))
 	}
 	for _, f := range lint.Check(d, lint.Options{Names: names(name), Recipe: c.recipe, Ignore: j.ignore}) {
 		j.findings = append(j.findings, asFinding(f.Diagnostic, f.ID))
 	}
+}
+
+// warn adds a warning about files, unless it is silenced.
+func (j *judge) warn(d *spec.Document, silenced map[string]bool, id, at, message string) {
+	if silenced[id] || slices.Contains(j.ignore, id) {
+		return
+	}
+	j.findings = append(j.findings, asFinding(d.Place(spec.Diagnostic{Severity: spec.Warning, Stage: spec.StageValidate, Path: at, Message: message}), id))
+}
+
+func noContent(name string) string {
+	return fmt.Sprintf("a workload must have content: write the recipe %s, or put it into build", path.Base(authoring.Companion(name)))
 }
 
 // add takes over findings of package spec. Its warnings can be silenced like
@@ -258,7 +277,7 @@ func besides(d *spec.Document, missing error, name string) spec.Diagnostics {
 	case errors.Is(missing, content.ErrNoRecipe) && filepath.IsLocal(filepath.FromSlash(d.Dockerfile)):
 		fail("dockerfile", "", fmt.Sprintf("there is no recipe %q beside the descriptor", d.Dockerfile))
 	case errors.Is(missing, content.ErrNoContent):
-		fail("kind", "SPEC-v3 §3.5/workload-has-content", fmt.Sprintf("a workload must have content: write the recipe %s, or put it into build", path.Base(authoring.Companion(name))))
+		fail("kind", "SPEC-v3 §3.5/workload-has-content", noContent(name))
 	}
 	_, files, err := content.Stage(d.Descriptor, authoring.Stem(name))
 	for _, f := range files {
