@@ -24,16 +24,22 @@ type Inspection struct {
 
 // Open holds the fields whose value is a reference where a number or a boolean
 // belongs. They were decoded as zero. Nil means there are none.
-type Open []string
+type Open []OpenField
+
+// An OpenField is a field and the text with the reference that stands there.
+type OpenField struct{ Path, Text string }
 
 // Has reports whether the field at path, e.g. "config.container", is open.
-func (o Open) Has(path string) bool {
-	for _, p := range o {
-		if p == path {
-			return true
+func (o Open) Has(path string) bool { return o.Text(path) != "" }
+
+// Text returns what stands in the field at path, or "" if it is not open.
+func (o Open) Text(path string) string {
+	for _, f := range o {
+		if f.Path == path {
+			return f.Text
 		}
 	}
-	return false
+	return ""
 }
 
 // Read decodes r's config into dst for judging it in form f, as strictly as
@@ -254,14 +260,15 @@ func skipReference(dec *jsontext.Decoder, open *Open) error {
 	if dec.PeekKind() != '"' {
 		return errors.ErrUnsupported
 	}
-	v, err := dec.ReadValue()
+	t, err := dec.ReadToken()
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(v, []byte(opening)) {
+	text := t.String()
+	if !HasReference(text) {
 		return errors.New("is text where a number or a boolean belongs")
 	}
-	*open = append(*open, "config"+dotted(dec.StackPointer()))
+	*open = append(*open, OpenField{"config" + dotted(dec.StackPointer()), text})
 	return nil
 }
 

@@ -189,8 +189,12 @@ func RoundTrip[C interface {
 	})
 }
 
-// Hostile are configs that no decoder may choke on.
+// Hostile are configs that no decoder may choke on. They are short, so that they
+// can be seeds; see Deep.
 var Hostile = []string{
-	``, `null`, `{}`, `[]`, `""`, `{"path":null}`, `{"path":1}`, `{`, "\xff", `{"a":1,"a":2}`,
-	strings.Repeat(`{"config":`, 9000), strings.Repeat(`[`, 20000), `{"path":"${{ kit.args.x }}"}`, `{"${{ kit.args.k }}":1}`,
+	``, `null`, `{}`, `[]`, `""`, `{"path":null}`, `{"path":1}`, `{`, "\xff", `{"a":1,"a":2}`, `{"a":{"b":[null,{"c":null}]}}`,
+	`{"path":"${{ kit.args.x }}"}`, `{"${{ kit.args.k }}":1}`,
 }
+
+// Deep are configs nested too deep to be decoded.
+var Deep = []string{strings.Repeat(`{"config":`, 9000), strings.Repeat(`[`, 20000), `{"path":` + strings.Repeat(`[`, 9000) + strings.Repeat(`]`, 9000) + `}`}

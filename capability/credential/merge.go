@@ -21,6 +21,7 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 		}
 		for _, p := range config.Phase {
 			part := c
+			part.From = merge.Parts(c)
 			part.Request.Config = merge.With(c.Request.Config, "phase", jsontext.Value(`"`+p+`"`))
 			split = append(split, part)
 		}

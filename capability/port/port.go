@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/merge"
@@ -74,6 +75,10 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 		known = false
 	}
 	key := c.Key()
+	if waits {
+		_, transport, _ := strings.Cut(key, "/")
+		key = open.Text("config.container") + "/" + transport
+	}
 	if known {
 		in.Claim(capability.Claim{Space: "port", Key: key, At: "config.container", What: "port"})
 	}
