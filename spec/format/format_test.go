@@ -149,7 +149,7 @@ func TestHostileTextsAreLaidOutInTime(t *testing.T) {
 	for _, s := range []string{"# start %\n", "# end\n", "# start %\n# end %\n", "k%: 1\n", "- a\n", "- - - - b\n", "k%: |\n  a\n", "k%: \"a\n b\"\n", "k%: [a,\n b]\n", "\n", "k%:\n\n# c\n\n"} {
 		var b strings.Builder
 		b.WriteString("schemaVersion: \"3\"\nkind: mixin\nlist:\n")
-		for i := 0; b.Len() < 300_000 && i < 15000; i++ {
+		for i := 0; b.Len() < 300_000/slowdown && i < 15000/slowdown; i++ {
 			b.WriteString(strings.ReplaceAll(s, "%", strconv.Itoa(i)))
 		}
 		b.WriteString("z: 1\n")

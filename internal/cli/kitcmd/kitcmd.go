@@ -88,5 +88,5 @@ func pairs(cmd *cobra.Command, list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// formOf reads the value of --form.
+// formUsage explains --form.
 const formUsage = "judge by the rules of `FORM`: authored (as written), published (as in an image's annotation) or effective (after expansion and selection)"
