@@ -191,7 +191,7 @@ func (j *judge) arg(arg string) {
 // form it is a finding of the stage that it kept from happening.
 func (j *judge) unreadable(name string, err error) {
 	j.failed = true
-	message := strings.TrimPrefix(err.Error(), name+": ")
+	message := strings.ReplaceAll(strings.TrimPrefix(err.Error(), name+": "), "\n", "; ")
 	j.findings = append(j.findings, finding{Severity: spec.Error, Stage: spec.StageDecode, Message: "could not be read: " + message, File: name})
 }
 
