@@ -182,6 +182,35 @@ func TestHalfCloseAndResetArePassedOn(t *testing.T) {
 	}
 }
 
+func TestWhatWasSentBeforeAResetArrives(t *testing.T) {
+	const size = 1 << 20
+	g := newGuest(t)
+	broke := make(chan error, 1)
+	at := serve(t, "tcp4", func(c net.Conn) {
+		_, err := c.Write(make([]byte, size))
+		// What the boundary has acknowledged is the boundary's to deliver.
+		raw, _ := c.(*net.TCPConn).SyscallConn()
+		for left := 1; err == nil && left > 0; runtime.Gosched() {
+			err = raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		}
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		broke <- err
+	})
+	start(t, g, control.Config{Policy: policy(t, "runtime allow rude.example"), Routes: []plan.Route{route("rude.example", at)}})
+	c, err := g.dialName("ip4", "rude.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-broke; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := read(c); len(got) != size || !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%d bytes of %d, then %v; want all, then the reset", len(got), size, err)
+	}
+}
+
 func TestSlowHelloAndIdleConnectionsEnd(t *testing.T) {
 	g := newGuest(t)
 	at := serve(t, "tcp4", func(c net.Conn) { io.Copy(io.Discard, c) })

@@ -88,6 +88,7 @@ type flow struct {
 	port   uint16
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
+	ended  chan struct{}      // closed when both sides have been reset or closed
 	done   chan struct{}      // closed when nothing of the flow is left
 
 	mu       sync.Mutex
@@ -134,7 +135,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -244,6 +245,7 @@ func (f *flow) end() {
 		return
 	}
 	f.cut = true
+	close(f.ended)
 	reset(f.client)
 	if f.upstream != nil {
 		reset(f.upstream)
@@ -406,6 +408,7 @@ func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
 	defer f.mu.Unlock()
 	if !f.cut {
 		f.cut = true
+		close(f.ended)
 		f.client.Close()
 		up.Close()
 	}
@@ -421,7 +424,38 @@ func pump(f *flow, dst, src net.Conn) {
 		}
 	}
 	if err != nil && !errors.Is(err, unix.ENOTCONN) {
+		f.drain(dst)
 		f.end()
+	}
+}
+
+// maxDrain is how long a side that reads slowly may take to read what came
+// before a reset.
+const maxDrain = 5 * time.Second
+
+// drain waits until the kernel has delivered what was written to c. A reset
+// discards the rest, and what src sent before it broke was sent: without the
+// boundary it would have arrived. A flow that is cut does not wait.
+func (f *flow) drain(c net.Conn) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return
+	}
+	for deadline := time.Now().Add(maxDrain); time.Now().Before(deadline); {
+		left := 0
+		err := raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err != nil || left == 0 {
+			return
+		}
+		select {
+		case <-f.ended:
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 
