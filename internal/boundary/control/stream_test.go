@@ -282,6 +282,61 @@ func TestAnswersAreFilteredBeforeDialling(t *testing.T) {
 	}
 }
 
+// TestChangeWhileDialling changes the rules at the moments when a connection has
+// been judged but does not exist yet.
+func TestChangeWhileDialling(t *testing.T) {
+	g := newGuest(t)
+	public := netip.MustParseAddr("93.184.216.34")
+	at := serve(t, "tcp4", echo)
+	inLookup, inDial := make(chan struct{}), make(chan struct{})
+	dialOn := make(chan struct{})
+	log := newDecisions()
+	allow := []string{"runtime allow one.example", "runtime allow two.example"}
+	b := start(t, g, control.Config{
+		Log: log.log, Policy: policy(t, allow...),
+		Lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			if name == "one.example" {
+				close(inLookup)
+				<-ctx.Done() // until it is cut
+				return nil, ctx.Err()
+			}
+			return []netip.Addr{public}, nil
+		},
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			close(inDial)
+			<-dialOn
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", at.String())
+		},
+	})
+	c, err := g.dialName("ip4", "one.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-inLookup
+	b.SetPolicy(policy(t, append(allow, "runtime deny one.example")...))
+	if err := refused(c, nil); err != nil {
+		t.Errorf("revoked during the lookup: %v", err)
+	}
+
+	// The name stays allowed, but the address that is being dialled does not.
+	c, err = g.dialName("ip4", "two.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-inDial
+	b.SetPolicy(policy(t, append(allow, "runtime deny 93.184.0.0/16 operator")...))
+	close(dialOn)
+	c.Write([]byte("ping\n"))
+	if err := refused(c, nil); err != nil {
+		t.Errorf("address revoked while it was dialled: %v", err)
+	}
+	d := log.wait(t, "the address", func(d audit.Decision) bool { return d.Kind == audit.Cut && d.Host == "two.example" })
+	if d.Rule != "93.184.0.0/16" || d.Source != "operator" {
+		t.Errorf("logged %+v", d)
+	}
+}
+
 func TestUnreachableIsNotRefused(t *testing.T) {
 	g := newGuest(t)
 	at := serve(t, "tcp4", echo)
