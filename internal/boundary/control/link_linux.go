@@ -31,13 +31,13 @@ const (
 )
 
 // A link is the kernel's part of a boundary: the namespace, its sockets and
-// the veth pair.
+// the veth pair. Nothing but the sockets holds the namespace, and no more than
+// the process holds them.
 type link struct {
 	tcp    []net.Listener // transparent: every TCP connection of the sandbox
 	dnsTCP []net.Listener
 	dnsUDP []*net.UDPConn
 
-	netns  *os.File // keeps the namespace while the sockets come and go
 	routes *netlink.Handle
 	filter *filter
 	v6     bool // the kernel has IPv6
@@ -81,13 +81,10 @@ func (l *link) build() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("new network namespace: %w: %w", kiterr.ErrUnavailable, err)
 	}
-	var err error
-	if l.netns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
-		return err
-	}
 	if err := quieten(); err != nil {
 		return err
 	}
+	var err error
 	l.v6 = hasIPv6()
 	if l.filter, err = newFilter(l.v6); err != nil {
 		return err
@@ -398,7 +395,7 @@ func (l *link) closeListeners() {
 	}
 }
 
-// close lets go of the namespace, which ends with that. Deleting the link first
+// close closes the last sockets, and with them the namespace. Deleting the link first
 // would say the same to the kernel and wait 40 ms for it.
 func (l *link) close() {
 	if l.filter != nil {
@@ -406,9 +403,6 @@ func (l *link) close() {
 	}
 	if l.routes != nil {
 		l.routes.Close()
-	}
-	if l.netns != nil {
-		l.netns.Close()
 	}
 }
 
