@@ -76,9 +76,8 @@ type Proxy struct {
 
 	own ownAddrs
 
-	mu     sync.Mutex
-	flows  map[*flow]struct{} // guarded by mu
-	closed bool               // guarded by mu
+	mu    sync.Mutex
+	flows map[*flow]struct{} // guarded by mu
 }
 
 // A flow is one connection from the sandbox.
@@ -170,7 +169,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 			p.mu.Unlock()
 		}()
 		defer cancel()
-		stop := context.AfterFunc(ctx, f.end)
+		stop := context.AfterFunc(ctx, func() { f.end() })
 		defer stop()
 		p.carry(ctx, f, to)
 	})
@@ -197,8 +196,7 @@ func (p *Proxy) Rejudge() int {
 	var cut []*flow
 	var why []egress.Verdict
 	for _, f := range flows {
-		if v := p.judge(rules, f); !v.Allow {
-			f.end()
+		if v := p.judge(rules, f); !v.Allow && f.end() {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
@@ -236,20 +234,21 @@ func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
 }
 
 // end resets both sides and ends what is under way. It can be called at any
-// time and more than once.
-func (f *flow) end() {
-	f.cancel()
+// time and more than once; only the call that did it returns true.
+func (f *flow) end() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cut {
-		return
+		return false
 	}
 	f.cut = true
+	f.cancel() // after the mark: what runs when ctx is done comes here too
 	close(f.ended)
 	reset(f.client)
 	if f.upstream != nil {
 		reset(f.upstream)
 	}
+	return true
 }
 
 // attach makes up the other side of f, unless f has been cut meanwhile.
@@ -315,8 +314,9 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	// there was none yet to judge.
 	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
 		if v := p.judge(now, f); !v.Allow {
-			f.end()
-			p.logCut(now, f, v)
+			if f.end() {
+				p.logCut(now, f, v)
+			}
 			return
 		}
 	}
