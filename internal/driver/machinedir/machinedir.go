@@ -632,3 +632,24 @@ func OpenGuest(p string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// Answers reports whether the machine runs and its guest answers. A machine
+// whose starter was killed may be running towards its end: that is waited for,
+// and then it does not run. A guest that neither answers nor ends is an error.
+func (m *Machine) Answers(ctx context.Context) (bool, error) {
+	p, err := m.Process()
+	if err != nil {
+		return false, nil
+	}
+	defer p.Close()
+	_, err = (&client.Client{Dial: m.Dial}).Info(ctx)
+	if err == nil {
+		return true, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if p.Wait(wait) == nil {
+		return false, nil
+	}
+	return false, fmt.Errorf("machine %s runs and its guest does not answer; stop it first: %w", m.ID, err)
+}

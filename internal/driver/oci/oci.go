@@ -115,14 +115,14 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	defer m.Unlock()
-	if m.Running() {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
+	defer cancel()
+	if ok, err := m.Answers(ctx); ok || err != nil {
+		return err
 	}
 	if err := d.clear(m); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
-	defer cancel()
 	if err := d.boot(ctx, m); err != nil {
 		if cerr := d.kill(m); cerr != nil {
 			err = errors.Join(err, cerr)
