@@ -9,7 +9,6 @@
 package capability
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -175,11 +174,14 @@ type Definition struct {
 	// about r: problems in field order, claims, and surface lines. In the
 	// authored and published forms a value that still holds a reference is
 	// judged leniently (§6), and a claim whose key still holds one is left
-	// out. A config that does not decode yields a problem and nothing else.
+	// out. A config that does not decode yields a problem and nothing else; one
+	// that decodes has its lines even if its values are wrong, so that a grant
+	// does not vanish from the surface by being malformed.
 	Inspect func(r Request, f Form, in *Inspection)
 
 	// Merge combines all contributions of Types, in composition order. The
-	// result keeps the order in which keys first appeared.
+	// result keeps the order in which keys first appeared, and cs is left as
+	// it was. Where it returns conflicts, the result is not to be used.
 	Merge func(mode MergeMode, cs []Contribution) ([]Contribution, []Conflict)
 
 	// KeepText lists config fields (dotted, "[]" for any index) in which a
@@ -212,11 +214,40 @@ func (d Definition) Surface(r Request) []Line {
 	return in.Lines
 }
 
-// typePattern is the grammar of type names (§7).
-var typePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9-]*[a-z0-9])?@[1-9][0-9]*$`)
+// ValidType reports whether s has the shape of a type name (§7):
+// namespace/name@version, where namespace and name are lower case letters and
+// digits with inner hyphens, and inner dots in the namespace, and version is a
+// positive number without leading zeros.
+func ValidType(s string) bool {
+	namespace, rest, ok := strings.Cut(s, "/")
+	if !ok {
+		return false
+	}
+	name, version, ok := strings.Cut(rest, "@")
+	if !ok || version == "" || version[0] == '0' {
+		return false
+	}
+	for i := range len(version) {
+		if version[i] < '0' || version[i] > '9' {
+			return false
+		}
+	}
+	return word(namespace, '.') && word(name, '-')
+}
 
-// ValidType reports whether s has the shape of a type name.
-func ValidType(s string) bool { return typePattern.MatchString(s) }
+// word reports whether s is lower case letters and digits, with inner hyphens
+// or inner bytes equal to also.
+func word(s string, also byte) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		case (c == '-' || c == also) && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
 
 // Waits reports whether s is not judged yet in form f, because it still holds a
 // reference. In the effective form nothing waits.

@@ -24,16 +24,22 @@ type Inspection struct {
 
 // Open holds the fields whose value is a reference where a number or a boolean
 // belongs. They were decoded as zero. Nil means there are none.
-type Open []string
+type Open []OpenField
+
+// An OpenField is a field and the text with the reference that stands there.
+type OpenField struct{ Path, Text string }
 
 // Has reports whether the field at path, e.g. "config.container", is open.
-func (o Open) Has(path string) bool {
-	for _, p := range o {
-		if p == path {
-			return true
+func (o Open) Has(path string) bool { return o.Text(path) != "" }
+
+// Text returns what stands in the field at path, or "" if it is not open.
+func (o Open) Text(path string) string {
+	for _, f := range o {
+		if f.Path == path {
+			return f.Text
 		}
 	}
-	return false
+	return ""
 }
 
 // Read decodes r's config into dst for judging it in form f, as strictly as
@@ -153,74 +159,99 @@ func Nulls(config jsontext.Value, nullable ...string) []string {
 		return nil // nearly always; the scan below costs as much as decoding
 	}
 	var places []string
-	scanned := 0
-	Scalars(config, "config", func(t jsontext.Token, at func() string) bool {
-		if t.Kind() != 'n' {
+	Scalars(config, func(t jsontext.Token, p *Place) bool {
+		if t.Kind() != 'n' || len(p.steps) == 0 {
 			return true
 		}
-		place := at()
-		if place != "config" && !allowed(place, nullable) && (len(places) == 0 || places[len(places)-1] != place) {
+		for _, n := range nullable {
+			if p.below(n) {
+				return true
+			}
+		}
+		if place := "config" + p.String(); len(places) == 0 || places[len(places)-1] != place {
 			places = append(places, place)
 		}
-		if scanned += len(place); scanned > 1<<24 {
-			places = append(places, "config") // refused unseen, rather than trusted unseen
-		}
-		return len(places) < 100 && scanned <= 1<<24
+		return len(places) < 100
 	})
 	return places
 }
 
+// A Place is where a value stands in a document. It is valid only during the
+// call that it is given to.
+type Place struct{ steps []step }
+
+// A step leads from a map to a field or from a list to an element.
+type step struct {
+	list bool
+	name string // of the field
+	n    int    // fields or elements seen so far, this one included
+}
+
+// String returns the path below the root, such as ".a.b[0].c". For an element of
+// a list it is the path of the list.
+func (p *Place) String() string {
+	var b strings.Builder
+	for i, s := range p.steps {
+		switch {
+		case !s.list:
+			b.WriteByte('.')
+			b.WriteString(s.name)
+		case i < len(p.steps)-1:
+			b.WriteByte('[')
+			b.WriteString(strconv.Itoa(s.n - 1))
+			b.WriteByte(']')
+		}
+	}
+	return b.String()
+}
+
+// below reports whether p is deeper than the field at path, e.g. "a.b".
+func (p *Place) below(path string) bool {
+	i := 0
+	for name := range strings.SplitSeq(path, ".") {
+		if i >= len(p.steps) || p.steps[i].list || p.steps[i].name != name {
+			return false
+		}
+		i++
+	}
+	return i < len(p.steps)
+}
+
 // Scalars calls visit for every text, number, boolean and null in v, in order.
-// At returns the place of the value as a path below root ("root.a.b"), or of the
-// list if the value is an element of one; it is valid only during the call. The
-// walk ends where visit returns false or v is not well formed.
-func Scalars(v jsontext.Value, root string, visit func(t jsontext.Token, at func() string) bool) {
+// The walk ends where visit returns false or v is not well formed.
+func Scalars(v jsontext.Value, visit func(t jsontext.Token, p *Place) bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	at := func() string { return root + dotted(dec) }
+	var p Place
+	name := false // the next token in a map is a field name
 	for {
 		t, err := dec.ReadToken()
 		if err != nil {
 			return
 		}
-		switch t.Kind() {
-		case '{', '}', '[', ']':
+		top := len(p.steps) - 1
+		switch kind := t.Kind(); {
+		case kind == '}' || kind == ']':
+			p.steps = p.steps[:top]
+			name = top > 0 && !p.steps[top-1].list
 			continue
-		case '"':
-			if kind, n := dec.StackIndex(dec.StackDepth()); kind == '{' && n%2 == 1 {
-				continue // a field name
+		case top >= 0 && p.steps[top].list:
+			p.steps[top].n++
+		case name:
+			p.steps[top].name, name = t.String(), false
+			continue
+		}
+		switch t.Kind() {
+		case '{':
+			p.steps, name = append(p.steps, step{}), true
+		case '[':
+			p.steps, name = append(p.steps, step{list: true}), false
+		default:
+			name = top >= 0 && !p.steps[top].list
+			if !visit(t, &p) {
+				return
 			}
 		}
-		if !visit(t, at) {
-			return
-		}
 	}
-}
-
-func allowed(place string, nullable []string) bool {
-	for _, n := range nullable {
-		if strings.HasPrefix(place, "config."+n+".") || strings.HasPrefix(place, "config."+n+"[") {
-			return true
-		}
-	}
-	return false
-}
-
-// dotted returns the path below the root of the value that dec has just read;
-// of the list, if the value is an element.
-func dotted(dec *jsontext.Decoder) string {
-	var b strings.Builder
-	depth := dec.StackDepth()
-	names := strings.Split(string(dec.StackPointer()), "/")
-	for i := 1; i <= depth && i < len(names); i++ {
-		switch kind, n := dec.StackIndex(i); {
-		case kind == '[' && i == depth:
-		case kind == '[':
-			b.WriteString("[" + strconv.FormatInt(n-1, 10) + "]")
-		default:
-			b.WriteString("." + strings.NewReplacer("~1", "/", "~0", "~").Replace(names[i]))
-		}
-	}
-	return b.String()
 }
 
 // skipReference consumes a string that holds a reference and notes its place;
@@ -229,15 +260,30 @@ func skipReference(dec *jsontext.Decoder, open *Open) error {
 	if dec.PeekKind() != '"' {
 		return errors.ErrUnsupported
 	}
-	v, err := dec.ReadValue()
+	t, err := dec.ReadToken()
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(v, []byte(opening)) {
+	text := t.String()
+	if !HasReference(text) {
 		return errors.New("is text where a number or a boolean belongs")
 	}
-	*open = append(*open, "config"+dotted(dec))
+	*open = append(*open, OpenField{"config" + dotted(dec.StackPointer()), text})
 	return nil
+}
+
+// dotted spells p as a path. Lists are told from maps by their numbers, because
+// no type that is decoded with places has a field whose name is one.
+func dotted(p jsontext.Pointer) string {
+	var b strings.Builder
+	for token := range p.Tokens() {
+		if token != "" && strings.Trim(token, "0123456789") == "" {
+			b.WriteString("[" + token + "]")
+			continue
+		}
+		b.WriteString("." + token)
+	}
+	return b.String()
 }
 
 // hasOpenKey reports whether any field name of config holds a reference: then

@@ -35,7 +35,7 @@ func TestReadLetsAReferenceStandForANumber(t *testing.T) {
 	const config = `{"path":"${{ kit.args.p }}","count":"${{ kit.args.c }}","share":"${{ kit.args.s }}","inner":[{"text":"x"},{"on":"${{ kit.args.o }}"}]}`
 	for _, f := range []capability.Form{capability.Authored, capability.Published} {
 		s, open, ok, problems := read(config, f)
-		want := capability.Open{"config.count", "config.share", "config.inner[1].on"}
+		want := capability.Open{{"config.count", "${{ kit.args.c }}"}, {"config.share", "${{ kit.args.s }}"}, {"config.inner[1].on", "${{ kit.args.o }}"}}
 		if !ok || len(problems) != 0 || !slices.Equal(open, want) || s.Path != "${{ kit.args.p }}" || s.Inner[0].Text != "x" {
 			t.Errorf("%v form: %+v, %q, %v, %v", f, s, open, ok, problems)
 		}

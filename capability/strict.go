@@ -77,24 +77,12 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// place spells p as paths are spelled elsewhere: inner[0].text. A field whose
-// name is a number looks like an index, which no type of ours has.
+// place names the field at p.
 func place(p jsontext.Pointer) string {
-	var b strings.Builder
-	for token := range p.Tokens() {
-		if strings.Trim(token, "0123456789") == "" && token != "" {
-			b.WriteString("[" + token + "]")
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteByte('.')
-		}
-		b.WriteString(token)
-	}
-	if b.Len() == 0 {
+	if p == "" {
 		return "the config"
 	}
-	return b.String()
+	return strings.TrimPrefix(dotted(p), ".")
 }
 
 // wanted names the values that t takes.

@@ -49,16 +49,16 @@ func inline(bodies []Body) Config {
 	return Config{Content: strings.Join(parts, "\n\n") + "\n"}
 }
 
-// sorted is contributions by what they do.
-type sorted struct {
+// classes is contributions by what they do.
+type classes struct {
 	explicit []capability.Contribution // profiles by directory and name
 	legacy   []capability.Contribution // profiles by name alone
 	bodies   []capability.Contribution // no profile
 	opaque   []capability.Contribution // of another shape
 }
 
-func sort(cs []capability.Contribution) sorted {
-	var s sorted
+func classify(cs []capability.Contribution) classes {
+	var s classes
 	for _, c := range cs {
 		switch config, ok := Peek(c.Request); {
 		case !ok:
@@ -75,7 +75,7 @@ func sort(cs []capability.Contribution) sorted {
 }
 
 // owners says that two Kits name the legacy profile.
-func (s sorted) owners() []capability.Conflict {
+func (s classes) owners() []capability.Conflict {
 	if len(s.legacy) < 2 {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (s sorted) owners() []capability.Conflict {
 // Kits one by one. Every distinct explicit profile stays; one is enough for a
 // legacy file name to lose its meaning.
 func forSandbox(cs []capability.Contribution) ([]capability.Contribution, []capability.Conflict) {
-	s := sort(cs)
+	s := classify(cs)
 	if len(s.explicit) == 0 {
 		return cs, s.owners()
 	}
@@ -120,7 +120,7 @@ func forSandbox(cs []capability.Contribution) ([]capability.Contribution, []capa
 // and what remains forms one entry without a directory. Several bodies become
 // one through stage, which returns a Config with a body and nothing else.
 func Publish(cs []capability.Contribution, stage func([]Body) Config) ([]capability.Contribution, []capability.Conflict) {
-	s := sort(cs)
+	s := classify(cs)
 	profiles := gather(s.explicit)
 	required := slices.IndexFunc(profiles, func(c capability.Contribution) bool { return !c.Request.Optional })
 	var conflicts []capability.Conflict

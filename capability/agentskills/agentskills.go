@@ -64,11 +64,11 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 		in.Problem("config.path", fault)
 	} else {
 		in.Claim(capability.Claim{Space: "skills path", Key: c.Path, At: "config.path", What: "skills path"})
-		in.Line(capability.ListSkillsPaths, c.Path)
-		// An open mode may turn out to be the wider one.
-		if c.Writes() || capability.HasReference(c.Mode) {
-			in.Line(capability.ListSkillsWritePaths, c.Path)
-		}
+	}
+	in.Line(capability.ListSkillsPaths, c.Path)
+	// An open mode may turn out to be the wider one.
+	if c.Writes() || capability.HasReference(c.Mode) {
+		in.Line(capability.ListSkillsWritePaths, c.Path)
 	}
 	if c.Mode != "" && c.Mode != ReadOnly && c.Mode != ReadWrite && !f.Waits(c.Mode) {
 		in.Problem("config.mode", fmt.Sprintf("%q is not a mode: write readonly or readwrite", c.Mode))

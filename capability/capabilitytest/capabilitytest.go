@@ -13,6 +13,13 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 )
 
+// T is the part of [testing.T] that the checks need. It is an interface so that
+// their own test can hand them something that records failures.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
 // A Case is one config and what is found in it.
 type Case struct {
 	Config string          // JSON; empty: no config
@@ -24,7 +31,7 @@ type Case struct {
 // Check runs cases against d as entries of type typ. A config that is valid in
 // the effective form must also be valid in the others, except where a case of
 // its own says otherwise.
-func Check(t *testing.T, d capability.Definition, typ string, cases []Case) {
+func Check(t T, d capability.Definition, typ string, cases []Case) {
 	t.Helper()
 	for _, c := range cases {
 		r := Request(typ, c.Config)
@@ -86,7 +93,7 @@ func Configs(cs []capability.Contribution) []string {
 
 // Merged fails unless d merges cs into want, in the spelling of [Configs],
 // with a conflict for each of keys.
-func Merged(t *testing.T, d capability.Definition, mode capability.MergeMode, cs []capability.Contribution, want []string, keys ...string) {
+func Merged(t T, d capability.Definition, mode capability.MergeMode, cs []capability.Contribution, want []string, keys ...string) {
 	t.Helper()
 	before := Configs(cs)
 	out, conflicts := d.Merge(mode, cs)
@@ -109,7 +116,7 @@ func Merged(t *testing.T, d capability.Definition, mode capability.MergeMode, cs
 }
 
 // Lines fails unless r adds the lines want, each "list value", to the surface.
-func Lines(t *testing.T, d capability.Definition, r capability.Request, want ...string) {
+func Lines(t T, d capability.Definition, r capability.Request, want ...string) {
 	t.Helper()
 	var got []string
 	for _, l := range d.Surface(r) {
@@ -121,7 +128,7 @@ func Lines(t *testing.T, d capability.Definition, r capability.Request, want ...
 }
 
 // Claims fails unless r claims want, each "space|key|at".
-func Claims(t *testing.T, d capability.Definition, r capability.Request, want ...string) {
+func Claims(t T, d capability.Definition, r capability.Request, want ...string) {
 	t.Helper()
 	var got []string
 	for _, c := range d.Claims(r) {
@@ -147,6 +154,9 @@ func RoundTrip[C interface {
 		for _, typ := range d.Types {
 			if _, err := decode(Request(typ, s)); err == nil {
 				accepted++
+			}
+			if _, err := decode(Request("com.example/other@1", s)); err == nil {
+				f.Errorf("%q is accepted as the config of another type", s)
 			}
 		}
 	}
@@ -182,8 +192,12 @@ func RoundTrip[C interface {
 	})
 }
 
-// Hostile are configs that no decoder may choke on.
+// Hostile are configs that no decoder may choke on. They are short, so that they
+// can be seeds; see Deep.
 var Hostile = []string{
-	``, `null`, `{}`, `[]`, `""`, `{"path":null}`, `{"path":1}`, `{`, "\xff", `{"a":1,"a":2}`,
-	strings.Repeat(`{"config":`, 9000), strings.Repeat(`[`, 20000), `{"path":"${{ kit.args.x }}"}`, `{"${{ kit.args.k }}":1}`,
+	``, `null`, `{}`, `[]`, `""`, `{"path":null}`, `{"path":1}`, `{`, "\xff", `{"a":1,"a":2}`, `{"a":{"b":[null,{"c":null}]}}`,
+	`{"path":"${{ kit.args.x }}"}`, `{"${{ kit.args.k }}":1}`,
 }
+
+// Deep are configs nested too deep to be decoded.
+var Deep = []string{strings.Repeat(`{"config":`, 9000), strings.Repeat(`[`, 20000), `{"path":` + strings.Repeat(`[`, 9000) + strings.Repeat(`]`, 9000) + `}`}

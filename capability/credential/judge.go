@@ -30,15 +30,14 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 	if c.OAuth != nil {
 		c.OAuth.judge(f, in)
 	}
-	if !known {
-		return
-	}
 	for _, p := range c.Phase {
-		in.Claim(capability.Claim{Space: "credential", Key: c.Service + " " + string(p), At: "config.service", What: "credential"})
+		if known {
+			in.Claim(capability.Claim{Space: "credential", Key: c.Service + " " + string(p), At: "config.service", What: "credential"})
+		}
 		if p != phase.Runtime {
 			in.Line(capability.ListCredentialsInstall, c.Service)
 		}
-		// A phase that is still open may turn out to be either.
+		// What is not a phase, because it is still open, may turn out to be either.
 		if p != phase.Install {
 			in.Line(capability.ListCredentialsRuntime, c.Service)
 		}
@@ -109,15 +108,15 @@ func (c *CredentialFile) judge(f capability.Form, in *capability.Inspection) {
 		return
 	}
 	first := len(in.Problems)
-	capability.Scalars(jsontext.Value(c.Structure), at+".structure", func(t jsontext.Token, place func() string) bool {
+	capability.Scalars(jsontext.Value(c.Structure), func(t jsontext.Token, p *capability.Place) bool {
 		switch t.Kind() {
 		case 'n':
 			if c.Encoding() == TOML {
-				in.Problem(place(), "null cannot be written in TOML")
+				in.Problem(at+".structure"+p.String(), "null cannot be written in TOML")
 			}
 		case '"':
 			if unknown := unknownPlaceholder(t.String()); unknown != "" {
-				in.Problem(place(), fmt.Sprintf("%s is not a placeholder: there are {{.AccessToken}}, {{.RefreshToken}}, {{.ExpiresAt}}, {{.Scopes}} and {{.PrimaryApiKey}}", unknown))
+				in.Problem(at+".structure"+p.String(), fmt.Sprintf("%s is not a placeholder: there are {{.AccessToken}}, {{.RefreshToken}}, {{.ExpiresAt}}, {{.Scopes}} and {{.PrimaryApiKey}}", unknown))
 			}
 		}
 		return len(in.Problems) < first+100 // more help nobody

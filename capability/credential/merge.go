@@ -15,12 +15,13 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 	var split []capability.Contribution
 	for _, c := range cs {
 		config, ok := Peek(c.Request)
-		if !ok || config.Phase.Open() || len(config.Phase) < 2 {
+		if !ok || config.Phase.Fault(capability.Effective) != "" || len(config.Phase) < 2 {
 			split = append(split, c)
 			continue
 		}
 		for _, p := range config.Phase {
 			part := c
+			part.From = merge.Parts(c)
 			part.Request.Config = merge.With(c.Request.Config, "phase", jsontext.Value(`"`+p+`"`))
 			split = append(split, part)
 		}

@@ -57,14 +57,15 @@ var definition = capability.Definition{
 func Definition() capability.Definition { return definition }
 
 func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Inspection) {
+	host, fault := c.Host(), ""
 	if !f.Waits(c.Registry) {
-		if fault := hostFault(c.Registry); fault != "" {
-			in.Problem("config.registry", fault)
-			return
-		}
+		fault = hostFault(c.Registry)
 	}
-	host := c.Host()
-	in.Claim(capability.Claim{Space: "registry", Key: host, At: "config.registry", What: "registry"})
+	if fault != "" {
+		in.Problem("config.registry", fault)
+	} else {
+		in.Claim(capability.Claim{Space: "registry", Key: host, At: "config.registry", What: "registry"})
+	}
 	in.Line(capability.ListDockerAuth, host)
 }
 

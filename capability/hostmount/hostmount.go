@@ -69,8 +69,8 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 		in.Problem("config.path", fault)
 	} else {
 		in.Claim(capability.Claim{Space: guestpath.Space, Key: c.Path, At: "config.path", What: "storage path"})
-		in.Line(capability.ListHostMountPaths, c.Path)
 	}
+	in.Line(capability.ListHostMountPaths, c.Path)
 	if c.Mode != nil && !f.Waits(*c.Mode) {
 		if _, ok := filemode.Parse(*c.Mode); !ok {
 			in.Problem("config.mode", filemode.Fault)

@@ -43,6 +43,18 @@ func TestOneKitOwnsAPath(t *testing.T) {
 	}
 }
 
+func TestPerm(t *testing.T) {
+	for config, want := range map[string]struct {
+		bits   uint32
+		stated bool
+	}{`{"path":"/h"}`: {0, false}, `{"path":"/h","mode":"000"}`: {0, true}, `{"path":"/h","mode":"1777"}`: {0o1777, true}} {
+		c, err := hostmount.Decode(ct.Request(hostmount.Type, config))
+		if bits, stated := c.Perm(); err != nil || bits != want.bits || stated != want.stated {
+			t.Errorf("%s: %o, %v, %v", config, bits, stated, err)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	ct.RoundTrip(f, hostmount.Definition(), hostmount.Decode, append(ct.Hostile, `{"path":"/h"}`, `{"path":"/h/i","mode":"0755"}`)...)
 }

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/merge"
@@ -70,8 +71,9 @@ var definition = capability.Definition{
 func Definition() capability.Definition { return definition }
 
 func (c *Config) judge(f capability.Form, open capability.Open, in *capability.Inspection) {
-	known := !open.Has("config.port") && !capability.HasReference(c.Transport) && !capability.HasReference(c.Family)
-	if !open.Has("config.port") && (c.Port < 1 || c.Port > 65535) {
+	waits := open.Has("config.port")
+	known := !waits && !capability.HasReference(c.Family)
+	if !waits && (c.Port < 1 || c.Port > 65535) {
 		in.Problem("config.port", "must be a port from 1 to 65535")
 		known = false
 	}
@@ -83,10 +85,17 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 		in.Problem("config.family", fmt.Sprintf("%q is not an address family: write ipv4 or ipv6", c.Family))
 		known = false
 	}
+	key := c.Key()
+	if waits {
+		address, _, _ := strings.Cut(key, "/")
+		key = address + "/" + open.Text("config.port")
+	}
 	if known {
-		key := c.Key()
 		in.Claim(capability.Claim{Space: "host port", Key: key, At: "config.port", What: "host port"})
-		in.Line(capability.ListHostPorts, key)
+	}
+	in.Line(capability.ListHostPorts, key)
+	if capability.HasReference(c.Family) { // it may turn out to be either
+		in.Line(capability.ListHostPorts, strings.Replace(key, "4/", "6/", 1))
 	}
 }
 

@@ -24,7 +24,10 @@ func TestIdentityIsTheWholeAddress(t *testing.T) {
 	d := hostport.Definition()
 	ct.Claims(t, d, ct.Request(hostport.Type, `{"port":5432,"name":"a"}`), "host port|tcp4/5432|config.port")
 	ct.Lines(t, d, ct.Request(hostport.Type, `{"port":53,"transport":"udp","family":"ipv6"}`), "hostPorts udp6/53")
-	ct.Lines(t, d, ct.Request(hostport.Type, `{"port":53,"transport":"${{ kit.args.t }}"}`))
+	ct.Lines(t, d, ct.Request(hostport.Type, `{"port":53,"transport":"${{ kit.args.t }}"}`), "hostPorts ${{ kit.args.t }}4/53")
+	ct.Claims(t, d, ct.Request(hostport.Type, `{"port":53,"transport":"${{ kit.args.t }}"}`))
+	ct.Claims(t, d, ct.Request(hostport.Type, `{"port":53,"family":"${{ kit.args.f }}"}`))
+	ct.Lines(t, d, ct.Request(hostport.Type, `{"port":"${{ kit.args.p }}","family":"${{ kit.args.f }}"}`), "hostPorts tcp4/${{ kit.args.p }}", "hostPorts tcp6/${{ kit.args.p }}")
 	from := func(kit, config string) capability.Contribution { return ct.From(kit, hostport.Type, config) }
 	ct.Merged(t, d, capability.MergeRuntime,
 		[]capability.Contribution{from("a", `{"port":80}`), from("b", `{"family":"ipv4","port":80,"transport":"tcp"}`), from("b", `{"family":"ipv6","port":80}`)},

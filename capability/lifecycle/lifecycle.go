@@ -7,7 +7,6 @@ package lifecycle
 
 import (
 	_ "embed"
-	"slices"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/argv"
@@ -104,9 +103,3 @@ var definition = capability.Definition{
 // Definition returns the grammar of the type. It grants nothing: hooks reach
 // only what other capabilities grant.
 func Definition() capability.Definition { return definition }
-
-// clone returns c without slices that appending to it could write into.
-func (c Config) clone() Config {
-	c.Install, c.Startup, c.Files = slices.Clip(c.Install), slices.Clip(c.Startup), slices.Clip(c.Files)
-	return c
-}

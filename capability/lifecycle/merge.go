@@ -2,11 +2,9 @@ package lifecycle
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
-	"github.com/kitbox-dev/kitbox/capability/guestpath"
 	"github.com/kitbox-dev/kitbox/capability/merge"
 )
 
@@ -24,13 +22,29 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 		tail      *capability.Contribution
 		files     = map[string]capability.Contribution{}
 		apart     bool
-		current   Config // of the last element of out, if joinable
-		joinable  bool
+		run       []capability.Contribution // neighbours that become one entry
+		joined    Config
 	)
+	flush := func() {
+		if len(run) == 0 {
+			return
+		}
+		c := merge.All(run)
+		if len(run) > 1 {
+			r, err := capability.Encode(Type, joined)
+			if err != nil { // not reached: what was decoded can be encoded
+				out, run, joined = append(out, run...), nil, Config{}
+				return
+			}
+			c.Request.Config = r.Config
+		}
+		out, run, joined = append(out, c), nil, Config{}
+	}
 	for _, c := range cs {
 		config, ok := Peek(c.Request)
 		if !ok {
-			out, joinable = append(out, c), false
+			flush()
+			out = append(out, c)
 			continue
 		}
 		waits := false
@@ -42,7 +56,7 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 				waits = true
 				continue
 			}
-			dest := guestpath.Clean(f.Path)
+			dest := f.Dest()
 			if first, taken := files[dest]; taken {
 				conflicts = append(conflicts, merge.Conflict(dest, "write one file, "+dest, first, c))
 				continue
@@ -56,26 +70,22 @@ func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capabi
 				tail = &c
 			}
 		}
-		if joinable && !waits {
-			current.Install = append(current.Install, config.Install...)
-			current.Startup = append(current.Startup, config.Startup...)
-			current.Files = append(current.Files, config.Files...)
-			if current.Interactive == nil {
-				current.Interactive = config.Interactive
-			}
-			last := &out[len(out)-1]
-			joined := merge.Join(*last, c)
-			joined.Apart = last.Apart
-			if r, err := capability.Encode(Type, current); err == nil {
-				joined.Request.Config = r.Config
-				*last = joined
-			}
-			continue
+		if waits {
+			flush()
+			apart = true
 		}
-		apart = apart || waits
 		c.Apart = c.Apart || apart
-		out = append(out, c)
-		current, joinable = config.clone(), !waits
+		run = append(run, c)
+		joined.Install = append(joined.Install, config.Install...)
+		joined.Startup = append(joined.Startup, config.Startup...)
+		joined.Files = append(joined.Files, config.Files...)
+		if joined.Interactive == nil {
+			joined.Interactive = config.Interactive
+		}
+		if waits {
+			flush()
+		}
 	}
-	return slices.Clip(out), conflicts
+	flush()
+	return out, conflicts
 }

@@ -18,16 +18,36 @@ import (
 // one, the first nonempty name and description stay, and From names both. The
 // config is a's.
 func Join(a, b capability.Contribution) capability.Contribution {
-	out := a
-	out.Request.Optional = a.Request.Optional && b.Request.Optional
-	if out.Request.Name == "" {
-		out.Request.Name = b.Request.Name
+	return All([]capability.Contribution{a, b})
+}
+
+// All joins cs, of which there must be one at least, in order.
+func All(cs []capability.Contribution) capability.Contribution {
+	out := cs[0]
+	if len(cs) == 1 {
+		return out
 	}
-	if out.Request.Description == "" {
-		out.Request.Description = b.Request.Description
+	n := 0
+	for i := range cs {
+		n += max(1, len(cs[i].From))
 	}
-	out.Workload = a.Workload || b.Workload
-	out.From = append(slices.Clone(Parts(a)), Parts(b)...)
+	out.From = make([]capability.Contribution, 0, n)
+	for i := range cs {
+		c := &cs[i]
+		out.Request.Optional = out.Request.Optional && c.Request.Optional
+		if out.Request.Name == "" {
+			out.Request.Name = c.Request.Name
+		}
+		if out.Request.Description == "" {
+			out.Request.Description = c.Request.Description
+		}
+		out.Workload = out.Workload || c.Workload
+		if c.From == nil {
+			out.From = append(out.From, *c)
+		} else {
+			out.From = append(out.From, c.From...)
+		}
+	}
 	return out
 }
 

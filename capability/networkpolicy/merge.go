@@ -15,50 +15,39 @@ func mergeAll(_ capability.MergeMode, cs []capability.Contribution) ([]capabilit
 	if len(cs) < 2 {
 		return cs, nil
 	}
-	merged := cs[0]
 	var union Config
-	var undecoded []capability.Contribution
-	typ, n := Type, 0
+	var members, undecoded []capability.Contribution
+	typ := Type
 	for _, c := range cs {
 		config, ok := Peek(c.Request)
 		if !ok {
 			undecoded = append(undecoded, c) // its problem is reported where it is checked
 			continue
 		}
+		members = append(members, c)
 		if c.Request.Type == TypeV2 {
 			typ = TypeV2
 		}
 		union.Install = union.Install.and(config.Install)
 		union.Runtime = union.Runtime.and(config.Runtime)
-		if n++; n == 1 {
-			merged = c
-		} else {
-			merged = merge.Join(merged, c)
-		}
 	}
-	if n < 2 {
+	if len(members) < 2 {
 		return cs, nil
 	}
-	union.Install.Allow = withoutCovered(union.Install.Allow)
-	union.Runtime.Allow = withoutCovered(union.Runtime.Allow)
+	union.Install = Rules{withoutCovered(union.Install.Allow), distinct(union.Install.Deny)}
+	union.Runtime = Rules{withoutCovered(union.Runtime.Allow), distinct(union.Runtime.Deny)}
 	r, err := capability.Encode(typ, union)
 	if err != nil {
 		return cs, nil
 	}
+	merged := merge.All(members)
 	merged.Request.Type, merged.Request.Config = r.Type, r.Config
 	return append([]capability.Contribution{merged}, undecoded...), nil
 }
 
+// and appends the entries of s. Its receiver owns its lists, as a result of and.
 func (r Rules) and(s Rules) Rules {
-	return Rules{Allow: unite(r.Allow, s.Allow), Deny: unite(r.Deny, s.Deny)}
-}
-
-// unite returns the entries of a, and of b those that are new, each once.
-func unite(a, b []Entry) []Entry {
-	if len(b) == 0 {
-		return a
-	}
-	return distinct(append(slices.Clip(a), b...))
+	return Rules{Allow: append(r.Allow, s.Allow...), Deny: append(r.Deny, s.Deny...)}
 }
 
 // distinct returns entries without repetitions.

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/merge"
@@ -73,11 +74,15 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 		in.Problem("config.transport", fmt.Sprintf("%q is not a transport: write tcp or udp", c.Transport))
 		known = false
 	}
-	if known {
-		key := c.Key()
-		in.Claim(capability.Claim{Space: "port", Key: key, At: "config.container", What: "port"})
-		in.Line(capability.ListPorts, key)
+	key := c.Key()
+	if waits {
+		_, transport, _ := strings.Cut(key, "/")
+		key = open.Text("config.container") + "/" + transport
 	}
+	if known {
+		in.Claim(capability.Claim{Space: "port", Key: key, At: "config.container", What: "port"})
+	}
+	in.Line(capability.ListPorts, key)
 }
 
 // mergeAll publishes a port once, whoever asks: the label is not identity.

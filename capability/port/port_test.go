@@ -36,6 +36,7 @@ func TestIdentityIsNumberAndTransport(t *testing.T) {
 	ct.Claims(t, d, ct.Request(port.Type, `{"container":"${{ kit.args.p }}"}`))
 	ct.Claims(t, d, ct.Request(port.Type, `{"container":0}`))
 	ct.Lines(t, d, ct.Request(port.Type, `{"container":53,"transport":"udp"}`), "ports 53/udp")
+	ct.Lines(t, d, ct.Request(port.Type, `{"container":"${{ kit.args.p }}"}`), "ports ${{ kit.args.p }}/tcp")
 	from := func(kit, config string) capability.Contribution { return ct.From(kit, port.Type, config) }
 	ct.Merged(t, d, capability.MergePublish,
 		[]capability.Contribution{from("a", `{"container":80,"name":"x"}`), from("b", `{"container":80,"transport":"tcp","name":"y"}`), from("b", `{"container":80,"transport":"udp"}`)},

@@ -28,7 +28,7 @@ func Decode(typ string, r capability.Request) error {
 
 func inspect(r capability.Request, statement string, in *capability.Inspection) bool {
 	if r.Config != nil {
-		in.Breach("config", statement, fault)
+		in.Problems = append(in.Problems, capability.Problem{Path: "config", Message: fault, Statement: statement, Decode: true})
 		return false
 	}
 	return true

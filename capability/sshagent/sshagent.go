@@ -81,15 +81,14 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 	judgeList(c.Sign, "config.sign", namespaceFault, f, in)
 	judgeList(c.Authenticate, "config.authenticate", destinationFault, f, in)
 
-	if phaseFault != "" {
-		return
-	}
 	for _, p := range c.Phase {
-		in.Claim(capability.Claim{Space: "ssh-agent", Key: string(p), At: "config.phase", What: "ssh-agent phase"})
+		if phaseFault == "" {
+			in.Claim(capability.Claim{Space: "ssh-agent", Key: string(p), At: "config.phase", What: "ssh-agent phase"})
+		}
 		if p != phase.Runtime {
 			c.project(capability.ListSSHAgentInstall, open, in)
 		}
-		// A phase that is still open may turn out to be either.
+		// What is not a phase, because it is still open, may turn out to be either.
 		if p != phase.Install {
 			c.project(capability.ListSSHAgentRuntime, open, in)
 		}
@@ -176,46 +175,54 @@ func destinationFault(s string) string {
 // bounded by the sorted union of the lists. In a set being published, an entry
 // that still holds a reference stands apart until it is known.
 func mergeAll(mode capability.MergeMode, cs []capability.Contribution) ([]capability.Contribution, []capability.Conflict) {
-	var split []capability.Contribution
+	type agent struct {
+		asks   []capability.Contribution
+		config Config
+	}
+	var agents []*agent // parallel to out; nil for what is not merged
+	var out []capability.Contribution
+	of := map[phase.Phase]*agent{}
 	for _, c := range cs {
 		config, err := Decode(c.Request)
-		if err != nil || mode == capability.MergePublish && capability.HasReference(string(c.Request.Config)) {
-			split = append(split, c)
+		open := mode == capability.MergePublish && capability.HasReference(string(c.Request.Config))
+		if err != nil || open {
+			c.Apart = c.Apart || open && len(cs) > 1
+			out, agents = append(out, c), append(agents, nil)
 			continue
 		}
 		for _, p := range config.Phase {
-			part := c
-			part.Request.Config = config.in(p)
-			split = append(split, part)
+			a := of[p]
+			if a == nil {
+				a = &agent{config: config}
+				of[p] = a
+				a.config.Phase = phase.Set{p}
+				a.config.Sign, a.config.Authenticate = slices.Clone(config.Sign), slices.Clone(config.Authenticate)
+				out, agents = append(out, c), append(agents, a)
+			} else if a.config.Bounded() && config.Bounded() {
+				a.config.Sign = append(a.config.Sign, config.Sign...)
+				a.config.Authenticate = append(a.config.Authenticate, config.Authenticate...)
+			} else {
+				a.config.Unrestricted, a.config.Sign, a.config.Authenticate = nil, nil, nil
+			}
+			a.asks = append(a.asks, c)
 		}
 	}
-	return merge.Instances(mode, split, func(c capability.Contribution) (string, bool) {
-		config, err := Decode(c.Request)
-		if err != nil || capability.HasReference(string(c.Request.Config)) {
-			return "", false
+	for i, a := range agents {
+		if a == nil {
+			continue
 		}
-		return string(config.Phase[0]), true
-	}, func(a, b capability.Contribution, p string) (capability.Contribution, *capability.Conflict) {
-		x, _ := Decode(a.Request)
-		y, _ := Decode(b.Request)
-		out := merge.Join(a, b)
-		if x.Bounded() && y.Bounded() {
-			x.Sign = append(slices.Clone(x.Sign), y.Sign...)
-			x.Authenticate = append(slices.Clone(x.Authenticate), y.Authenticate...)
-		} else {
-			x.Unrestricted, x.Sign, x.Authenticate = nil, nil, nil
+		a.config.Sign, a.config.Authenticate = sorted(a.config.Sign), sorted(a.config.Authenticate)
+		r, err := capability.Encode(Type, a.config)
+		if err != nil { // not reached: text and booleans always encode
+			continue
 		}
-		out.Request.Config = x.in(phase.Phase(p))
-		return out, nil
-	})
-}
-
-// in returns c for phase p alone, with sorted lists, as a config.
-func (c Config) in(p phase.Phase) []byte {
-	c.Phase = phase.Set{p}
-	c.Sign, c.Authenticate = sorted(c.Sign), sorted(c.Authenticate)
-	r, _ := capability.Encode(Type, c) // text and booleans always encode
-	return r.Config
+		out[i] = merge.All(a.asks)
+		if !merge.SameConfig(r, out[i].Request) {
+			out[i].From = merge.Parts(out[i])
+		}
+		out[i].Request.Config = r.Config
+	}
+	return out, nil
 }
 
 func sorted(list []string) []string {

@@ -56,7 +56,6 @@ var definition = capability.Definition{
 func Definition() capability.Definition { return definition }
 
 func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Inspection) {
-	before := len(in.Problems)
 	ids := c.VendorID != "" || c.ProductID != ""
 	switch {
 	case !ids && c.Class == "":
@@ -77,9 +76,7 @@ func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Insp
 	if c.Class != "" && strings.TrimSpace(c.Class) != c.Class {
 		in.Problem("config.class", fmt.Sprintf("%q begins or ends with a blank", c.Class))
 	}
-	if len(in.Problems) == before {
-		in.Line(capability.ListUSBDevices, c.Match())
-	}
+	in.Line(capability.ListUSBDevices, c.Match())
 }
 
 func id(s string) bool { return len(s) == 4 && strings.Trim(s, "0123456789abcdefABCDEF") == "" }

@@ -95,20 +95,16 @@ var definition = capability.Definition{
 func Definition() capability.Definition { return definition }
 
 func (c *Config) judge(f capability.Form, _ capability.Open, in *capability.Inspection) {
-	defer func(n int) {
-		if len(in.Problems) > n && in.Problems[n].Path == "config.path" {
-			return
-		}
-		dir := c.Dir()
-		in.Claim(capability.Claim{Space: guestpath.Space, Key: dir, At: "config.path", What: "storage path"})
-		in.Line(capability.ListStoragePaths, dir)
-	}(len(in.Problems))
-
+	dir, fault := c.Dir(), ""
 	if !f.Waits(c.Path) {
-		if fault := guestpath.Absolute(c.Path); fault != "" {
-			in.Problem("config.path", fault)
-		}
+		fault = guestpath.Absolute(c.Path)
 	}
+	if fault != "" {
+		in.Problem("config.path", fault)
+	} else {
+		in.Claim(capability.Claim{Space: guestpath.Space, Key: dir, At: "config.path", What: "storage path"})
+	}
+	in.Line(capability.ListStoragePaths, dir)
 	if c.Size != "" && !bytesize.Valid(c.Size) && !f.Waits(c.Size) {
 		in.Problem("config.size", fmt.Sprintf("%q is not a size such as 512m, 2g or 1gib", c.Size))
 	}

@@ -60,7 +60,7 @@ func TestPathIsTheIdentity(t *testing.T) {
 	ct.Lines(t, d, r, "storagePaths /d/a")
 	ct.Claims(t, d, ct.Request(volume.Type, `{"path":"/d/${{ kit.args.s }}"}`))
 	ct.Claims(t, d, ct.Request(volume.Type, `{"path":"d"}`))
-	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"d"}`))
+	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"d"}`), "storagePaths d")
 	ct.Lines(t, d, ct.Request(volume.Type, `{"path":"/d","bad":1}`))
 }
 
@@ -89,6 +89,27 @@ func TestMerge(t *testing.T) {
 				ct.Merged(t, volume.Definition(), mode, cs, []string{"volume@1 " + tt.a})
 			}
 		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	c, err := volume.Decode(ct.Request(volume.Type, `{"path":"/c/","size":"1k","mode":"0700"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes, sized := c.Bytes()
+	bits, moded := c.Perm()
+	if bytes != 1024 || !sized || bits != 0o700 || !moded {
+		t.Errorf("%d, %v; %o, %v", bytes, sized, bits, moded)
+	}
+	if _, ok := (volume.Config{Path: "/c"}).Bytes(); ok {
+		t.Error("an unstated size is stated")
+	}
+	if d := (volume.Config{Path: "/c", Size: "1024", Mode: "700"}); !c.Equivalent(d) {
+		t.Errorf("differs in %s", c.Difference(d))
+	}
+	if c.Equivalent(volume.Config{Path: "/d", Size: "1k", Mode: "0700"}) {
+		t.Error("another path is the same storage")
 	}
 }
 

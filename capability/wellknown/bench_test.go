@@ -51,3 +51,33 @@ func BenchmarkInspect40Entries(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkMerge50Kits merges what fifty Kits of twenty entries ask, half of it
+// the same in every Kit.
+func BenchmarkMerge50Kits(b *testing.B) {
+	const ns = capability.Namespace + "/"
+	byType := map[string][]capability.Contribution{}
+	for k := range 50 {
+		kit := fmt.Sprintf("kit%d", k)
+		add := func(typ, config string) {
+			byType[typ] = append(byType[typ], ct.From(kit, ns+typ, config))
+		}
+		add("network-policy@2", fmt.Sprintf(`{"runtime":{"allow":["api.example.com","host%d.example.com",{"hosts":["b%d.example.com"],"methods":["GET"]}]}}`, k, k))
+		add("lifecycle@1", fmt.Sprintf(`{"install":[{"command":"x"}],"files":[{"path":"/etc/k%d","content":"x"}]}`, k))
+		add("credential@1", fmt.Sprintf(`{"service":"s%d","phase":["install","runtime"],"apiKey":{"name":"A"}}`, k))
+		add("ssh-agent@1", fmt.Sprintf(`{"phase":"runtime","unrestricted":false,"sign":["git"],"authenticate":["h%d.example"]}`, k))
+		for i := range 8 {
+			add("volume@1", fmt.Sprintf(`{"path":"/shared/%d","size":"2g"}`, i))
+			add("agent-skill@1", fmt.Sprintf(`{"path":"/opt/k%d/s%d-%d"}`, k, k, i))
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for typ, cs := range byType {
+			d, _ := wellknown.Find(ns + typ)
+			if _, conflicts := d.Merge(capability.MergeRuntime, cs); len(conflicts) > 0 {
+				b.Fatal(conflicts)
+			}
+		}
+	}
+}

@@ -68,7 +68,7 @@ func TestServicesAreListedByType(t *testing.T) {
 func TestNoGrammarChokes(t *testing.T) {
 	for _, d := range wellknown.Definitions() {
 		for _, typ := range d.Types {
-			for _, config := range ct.Hostile {
+			for _, config := range append(ct.Hostile, ct.Deep...) {
 				r := ct.Request(typ, config)
 				d.Check(r, capability.Authored)
 				d.Claims(r)
