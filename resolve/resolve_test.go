@@ -100,6 +100,8 @@ func TestVersionOfAProvide(t *testing.T) {
 		{"p:edge", "version: \"2.1\"\nprovides: [p]\n", true},
 		{"p:2.0", "provides: [p@1]\n", false},
 		{"p:edge", "provides: [p]\n", false},
+		{"git+https://g.example/p#ref=v2.1&dir=x", "provides: [p]\n", true},
+		{"https://g.example/p.git#v2:dir", "provides: [p]\n", true},
 		{"hub.example:5000/p", "provides: [p]\n", false},
 	} {
 		_, err := resolve.Resolve([]resolve.Kit{kit(t, c.ref, "workload", c.rest), kit(t, "q:1", "mixin", "requires: [\"p >= 2\"]\n")}, resolve.Options{})

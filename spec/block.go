@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 const groupStatement = "SPEC-v3 §7.1.1/group-grammar"
@@ -44,15 +45,15 @@ func (v *validator) crossReady() bool {
 
 func (v *validator) group(i int, it *Item) {
 	p := index("capabilities", i)
-	var source *node // of the item; nil if there is none
+	var item *source.Node // of the item; nil if there is none
 	if i < len(v.d.items) {
-		source = v.d.items[i]
+		item = v.d.items[i]
 	}
-	if it.Type != "" || source.child("type") != nil {
+	if it.Type != "" || item.Child("type") != nil {
 		v.fail(p, groupStatement, "is an entry and a group at once")
 	} else {
 		for _, key := range []string{"name", "optional", "description", "config", "source"} {
-			if source.child(key) != nil {
+			if item.Child(key) != nil {
 				v.fail(p+"."+key, groupStatement, "belongs inside the group")
 			}
 		}
@@ -61,28 +62,29 @@ func (v *validator) group(i int, it *Item) {
 	if v.form == capability.Effective && !v.d.opts.Unselected {
 		v.fail(p, groupStatement, "an effective descriptor has no groups: they have been selected and flattened")
 	}
+	v.display(p+".name", it.Group.Name)
 	v.display(p+".description", it.Group.Description)
 	if len(it.Group.Capabilities) == 0 {
 		v.fail(p+".capabilities", groupStatement, "a group has at least one entry")
 		return
 	}
-	member := source.child("group").child("capabilities").firstChild()
+	member := item.Child("group").Child("capabilities").FirstChild()
 	b := block{v: v, cross: cross{v: v}}
 	for j := range it.Group.Capabilities {
 		r := &it.Group.Capabilities[j]
 		at := place{i, j}
-		nested := member.child("group") != nil
+		nested := member.Child("group") != nil
 		if nested {
 			v.fail(at.path()+".group", groupStatement, "groups do not nest")
 		}
-		if r.Optional || member.child("optional") != nil {
+		if r.Optional || member.Child("optional") != nil {
 			v.fail(at.path()+".optional", groupStatement, "a member is not optional by itself; state it on the group")
 		}
 		if !nested || r.Type != "" {
 			b.entry(at, r)
 		}
 		if member != nil {
-			member = member.next
+			member = member.Next
 		}
 	}
 	b.finish(false)
@@ -125,6 +127,9 @@ func (b *block) entry(at place, r *capability.Request) {
 		} else {
 			v.fail(at.path()+".type", "", "%q is not a type: write namespace/name@version, such as com.docker.sandbox/volume@1", r.Type)
 		}
+	}
+	if strings.Contains(r.Name, opening) {
+		v.display(at.path()+".name", r.Name)
 	}
 	if strings.Contains(r.Description, opening) {
 		v.display(at.path()+".description", r.Description)

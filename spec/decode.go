@@ -6,10 +6,10 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 // A Document is a decoded descriptor with what is needed to judge it and to
@@ -18,10 +18,10 @@ type Document struct {
 	Descriptor
 
 	opts  Options
-	src   string  // the descriptor's own text; "" if there is none
-	size  int     // bytes of the source, for the size budget
-	root  *node   // nil if there is no source
-	items []*node // of the capabilities list
+	src   string         // the descriptor's own text; "" if there is none
+	size  int            // bytes of the source, for the size budget
+	root  *source.Node   // nil if there is no source
+	items []*source.Node // of the capabilities list
 	bad   []string
 
 	// Of a comment descriptor (§3.3): the rest of the file, and where the
@@ -54,19 +54,19 @@ func Decode(src []byte, o Options) (*Document, Diagnostics) {
 	}
 	dec := decoder{doc: d, raw: slices.Clone(src)}
 	if err != nil {
-		var se *syntaxError
+		var se *source.SyntaxError
 		switch {
 		case errors.Is(err, io.EOF):
 			dec.reportAt(top, "", "the document is empty")
 		case errors.As(err, &se):
-			dec.reportAt(se.pos, "", se.message)
+			dec.reportAt(se.Pos, "", se.Message)
 		default:
 			dec.reportAt(top, "", err.Error())
 		}
 		return nil, dec.diags
 	}
-	if root.kind != object {
-		dec.report(root, "a descriptor is a mapping, not "+root.kind.String())
+	if root.Kind != source.Object {
+		dec.report(root, "a descriptor is a mapping, not "+root.Kind.String())
 		return nil, dec.diags
 	}
 	d.root = root
@@ -110,39 +110,16 @@ func (d *Document) find(typ string) (capability.Definition, bool) {
 	return wellknown.Find(typ)
 }
 
-// parse builds the tree of a text within the size budget.
-func parse(src string) (*node, error) {
+// parse builds the tree of a text within the size budget; nil if it is larger.
+func parse(src string) (*source.Node, error) {
 	if len(src) > MaxBytes {
 		return nil, nil
 	}
-	if i := invalidUTF8(src); i >= 0 {
-		line, column := lineColumn(src, i)
-		return nil, &syntaxError{position{line: int32(line), column: int32(column)}, "the text is not UTF-8"}
-	}
-	if t := strings.TrimLeft(src, " \t\r\n"); strings.HasPrefix(t, "{") {
-		if root, err := parseJSON(src); err != errNotJSON {
-			return root, err
-		}
-	}
-	return parseYAML(src)
+	return source.Parse(src)
 }
 
-func invalidUTF8(s string) int {
-	if utf8.ValidString(s) {
-		return -1
-	}
-	for i, r := range s {
-		if r == utf8.RuneError {
-			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
-				return i
-			}
-		}
-	}
-	return -1
-}
-
-func looksLikeDescriptor(root *node) bool {
-	return root != nil && root.kind == object && (root.child("schemaVersion") != nil || root.child("kind") != nil)
+func looksLikeDescriptor(root *source.Node) bool {
+	return root != nil && root.Kind == source.Object && (root.Child("schemaVersion") != nil || root.Child("kind") != nil)
 }
 
 // A decoder turns the tree into a Descriptor.
@@ -154,7 +131,7 @@ type decoder struct {
 	over  bool
 }
 
-func (dec *decoder) reportAt(pos position, path, message string, statement ...string) {
+func (dec *decoder) reportAt(pos source.Position, path, message string, statement ...string) {
 	if len(dec.diags) >= maxFindings {
 		if !dec.over {
 			dec.over = true
@@ -171,24 +148,21 @@ func (dec *decoder) reportAt(pos position, path, message string, statement ...st
 	dec.doc.bad = append(dec.doc.bad, path)
 }
 
-func (dec *decoder) report(n *node, message string, statement ...string) {
-	dec.reportAt(n.pos, n.path(), message, statement...)
+func (dec *decoder) report(n *source.Node, message string, statement ...string) {
+	dec.reportAt(n.Pos, n.Path(), message, statement...)
 }
 
 // top is where findings about the document as a whole point.
-var top = position{line: 1, column: 1}
+var top = source.Position{Line: 1, Column: 1}
 
 // place fills in the place of a finding and its excerpt.
-func (d *Document) place(dg *Diagnostic, pos position) {
+func (d *Document) place(dg *Diagnostic, pos source.Position) {
 	dg.File = d.opts.File
 	if d.src == "" {
 		return
 	}
-	line, column := int(pos.line), int(pos.column)
-	if line == 0 {
-		line, column = lineColumn(d.src, int(pos.offset))
-	}
-	dg.Excerpt = excerpt(sourceLine(d.src, line), column)
+	line, column := pos.Resolve(d.src)
+	dg.Excerpt = source.Excerpt(source.Line(d.src, line), column)
 	if d.comment != nil {
 		line += d.comment.Line - 1
 		column += d.comment.Indent
@@ -198,21 +172,29 @@ func (d *Document) place(dg *Diagnostic, pos position) {
 
 // fields walks the members of an object, reporting what is unknown or twice.
 // take gets each member and reports whether it knows the key.
-func (dec *decoder) fields(n *node, hint map[string]string, take func(key string, v *node) bool) {
-	if n.kind != object {
-		dec.report(n, "must be a mapping, not "+n.kind.String())
+func (dec *decoder) fields(n *source.Node, known []string, take func(key string, v *source.Node) bool) {
+	if n.Kind != source.Object {
+		dec.report(n, "must be a mapping, not "+n.Kind.String())
 		return
 	}
-	duplicateKeys(n, func(c *node) {
-		dec.reportAt(c.keyPos, c.path(), fmt.Sprintf("the key %q is stated twice", c.key))
+	n.DuplicateKeys(func(c *source.Node) {
+		if dec.over {
+			return
+		}
+		dec.reportAt(c.KeyPos, c.Path(), fmt.Sprintf("the key %q is stated twice", c.Key))
 	})
-	for c := n.first; c != nil; c = c.next {
-		if !take(c.key, c) {
-			msg := fmt.Sprintf("unknown key %q", c.key)
-			if h := hint[c.key]; h != "" {
-				msg += ": " + h
+	for c := n.First; c != nil; c = c.Next {
+		if !take(c.Key, c) {
+			if dec.over {
+				continue // enough has been said; composing more would cost without bound
 			}
-			dec.reportAt(c.keyPos, c.path(), msg)
+			msg := fmt.Sprintf("unknown key %q", c.Key)
+			if h := hints[c.Key]; h != "" && n.Path() == "" {
+				msg += ": " + h
+			} else if k := nearest(c.Key, known); k != "" {
+				msg += fmt.Sprintf("; did you mean %s?", k)
+			}
+			dec.reportAt(c.KeyPos, c.Path(), msg)
 		}
 	}
 }
@@ -220,40 +202,40 @@ func (dec *decoder) fields(n *node, hint map[string]string, take func(key string
 // str reads a string. Numbers and booleans are taken as the text that spells
 // them, as every YAML reader of version 3 does; an unquoted `version: 1.10`
 // means what it shows.
-func (dec *decoder) str(n *node) string {
-	switch n.kind {
-	case text, number, boolean:
-		return n.text
+func (dec *decoder) str(n *source.Node) string {
+	switch n.Kind {
+	case source.Text, source.Number, source.Boolean:
+		return n.Text
 	}
-	dec.report(n, "must be a string, not "+n.kind.String())
+	dec.report(n, "must be a string, not "+n.Kind.String())
 	return ""
 }
 
 // label reads a display name, which must be a string as written: 12 and true
 // would come back changed (§7/name-round-trip).
-func (dec *decoder) label(n *node) string {
-	if n.kind != text {
-		dec.report(n, "must be a string, not "+n.kind.String()+"; put it in quotes", "SPEC-v3 §7/name-round-trip")
+func (dec *decoder) label(n *source.Node) string {
+	if n.Kind != source.Text {
+		dec.report(n, "must be a string, not "+n.Kind.String()+"; put it in quotes", "SPEC-v3 §7/name-round-trip")
 		return ""
 	}
-	return n.text
+	return n.Text
 }
 
-func (dec *decoder) boolean(n *node) bool {
-	if n.kind != boolean {
-		dec.report(n, "must be true or false, not "+n.kind.String())
+func (dec *decoder) boolean(n *source.Node) bool {
+	if n.Kind != source.Boolean {
+		dec.report(n, "must be true or false, not "+n.Kind.String())
 		return false
 	}
-	return strings.EqualFold(n.text, "true")
+	return n.True()
 }
 
-func (dec *decoder) strings(n *node) []string {
-	if n.kind != array {
-		dec.report(n, "must be a list of strings, not "+n.kind.String())
+func (dec *decoder) strings(n *source.Node) []string {
+	if n.Kind != source.Array {
+		dec.report(n, "must be a list of strings, not "+n.Kind.String())
 		return nil
 	}
-	out := make([]string, 0, n.count)
-	for c := n.first; c != nil; c = c.next {
+	out := make([]string, 0, n.Count)
+	for c := n.First; c != nil; c = c.Next {
 		out = append(out, dec.str(c))
 	}
 	return out
@@ -274,16 +256,66 @@ var hints = map[string]string{
 	"license":        "write licenses, a list",
 }
 
-func (dec *decoder) descriptor(n *node) {
+// The keys of each mapping of the grammar, for suggestions.
+var (
+	topKeys = []string{"schemaVersion", "kind", "displayName", "author", "description", "sourceUrl", "iconUrl", "version", "licenses",
+		"provides", "requires", "integrates", "conflicts", "capabilities", "args", "build", "dockerfile", "kits"}
+	entryKeys  = []string{"type", "name", "optional", "config", "description", "source"}
+	sourceKeys = []string{"kit", "path"}
+	groupKeys  = []string{"name", "description", "optional", "capabilities"}
+	argKeys    = []string{"default", "required", "description", "enum", "pattern", "env", "buildArg"}
+	kitKeys    = []string{"ref", "digest", "args"}
+)
+
+// nearest returns the known key that key was probably meant to be: the same but
+// for case and separators, or at most two edits away; "" if there is none.
+func nearest(key string, known []string) string {
+	const edits = 2
+	plain := strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(key, "_", ""), "-", ""))
+	best, least := "", edits+1
+	for _, k := range known {
+		if d := distance(plain, strings.ToLower(k), edits); d < least && d < len(k)-1 {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance returns the edit distance of a and b, or more than most if it is
+// larger than that.
+func distance(a, b string, most int) int {
+	if d := len(a) - len(b); d > most || -d > most {
+		return most + 1
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+func (dec *decoder) descriptor(n *source.Node) {
 	d := &dec.doc.Descriptor
-	dec.fields(n, hints, func(key string, v *node) bool {
+	dec.fields(n, topKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "schemaVersion":
-			if v.kind != text {
+			if v.Kind != source.Text {
 				dec.report(v, `must be the string "3", in quotes`, "SPEC-v3 §4/schema-version-3")
 				break
 			}
-			d.SchemaVersion = v.text
+			d.SchemaVersion = v.Text
 		case "kind":
 			d.Kind = dec.str(v)
 		case "displayName":
@@ -325,21 +357,21 @@ func (dec *decoder) descriptor(n *node) {
 	})
 }
 
-func (dec *decoder) items(n *node, d *Descriptor) {
-	if n.kind != array {
-		msg := "must be a list, not " + n.kind.String()
-		if n.kind == object {
+func (dec *decoder) items(n *source.Node, d *Descriptor) {
+	if n.Kind != source.Array {
+		msg := "must be a list, not " + n.Kind.String()
+		if n.Kind == source.Object {
 			msg += ": write one list element per capability, `- type: …`"
 		}
 		dec.report(n, msg)
 		return
 	}
-	d.Capabilities = make([]Item, 0, n.count)
-	dec.doc.items = make([]*node, 0, n.count)
-	for c := n.first; c != nil; c = c.next {
+	d.Capabilities = make([]Item, 0, n.Count)
+	dec.doc.items = make([]*source.Node, 0, n.Count)
+	for c := n.First; c != nil; c = c.Next {
 		var it Item
-		if c.kind == object {
-			if g := c.child("group"); g != nil {
+		if c.Kind == source.Object {
+			if g := c.Child("group"); g != nil {
 				it.Group = dec.group(g)
 			}
 		}
@@ -351,8 +383,8 @@ func (dec *decoder) items(n *node, d *Descriptor) {
 
 // request reads an entry. The key group is left to the caller: whether it may
 // stand here is a rule, not a shape.
-func (dec *decoder) request(n *node, r *capability.Request) {
-	dec.fields(n, nil, func(key string, v *node) bool {
+func (dec *decoder) request(n *source.Node, r *capability.Request) {
+	dec.fields(n, entryKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "type":
 			r.Type = dec.str(v)
@@ -374,9 +406,9 @@ func (dec *decoder) request(n *node, r *capability.Request) {
 	})
 }
 
-func (dec *decoder) source(n *node) *capability.Source {
+func (dec *decoder) source(n *source.Node) *capability.Source {
 	s := &capability.Source{}
-	dec.fields(n, nil, func(key string, v *node) bool {
+	dec.fields(n, sourceKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "kit":
 			s.Kit = dec.str(v)
@@ -390,9 +422,9 @@ func (dec *decoder) source(n *node) *capability.Source {
 	return s
 }
 
-func (dec *decoder) group(n *node) *Group {
+func (dec *decoder) group(n *source.Node) *Group {
 	g := &Group{}
-	dec.fields(n, nil, func(key string, v *node) bool {
+	dec.fields(n, groupKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "name":
 			g.Name = dec.label(v)
@@ -401,13 +433,13 @@ func (dec *decoder) group(n *node) *Group {
 		case "optional":
 			g.Optional = dec.boolean(v)
 		case "capabilities":
-			if v.kind != array {
-				dec.report(v, "must be a list, not "+v.kind.String())
+			if v.Kind != source.Array {
+				dec.report(v, "must be a list, not "+v.Kind.String())
 				break
 			}
-			g.Capabilities = make([]capability.Request, v.count)
+			g.Capabilities = make([]capability.Request, v.Count)
 			i := 0
-			for c := v.first; c != nil; c = c.next {
+			for c := v.First; c != nil; c = c.Next {
 				dec.request(c, &g.Capabilities[i])
 				i++
 			}
@@ -419,18 +451,18 @@ func (dec *decoder) group(n *node) *Group {
 	return g
 }
 
-func (dec *decoder) args(n *node, d *Descriptor) {
-	if n.kind == object {
-		d.Args = make(map[string]Arg, n.count)
+func (dec *decoder) args(n *source.Node, d *Descriptor) {
+	if n.Kind == source.Object {
+		d.Args = make(map[string]Arg, n.Count)
 	}
-	dec.fields(n, nil, func(key string, v *node) bool {
+	dec.fields(n, nil, func(key string, v *source.Node) bool {
 		d.Args[key] = dec.arg(v)
 		return true
 	})
 }
 
-func (dec *decoder) arg(n *node) (a Arg) {
-	dec.fields(n, nil, func(key string, v *node) bool {
+func (dec *decoder) arg(n *source.Node) (a Arg) {
+	dec.fields(n, argKeys, func(key string, v *source.Node) bool {
 		switch key {
 		case "default":
 			s := dec.str(v)
@@ -455,26 +487,26 @@ func (dec *decoder) arg(n *node) (a Arg) {
 	return a
 }
 
-func (dec *decoder) kits(n *node, d *Descriptor) {
-	if n.kind != array {
-		dec.report(n, "must be a list, not "+n.kind.String())
+func (dec *decoder) kits(n *source.Node, d *Descriptor) {
+	if n.Kind != source.Array {
+		dec.report(n, "must be a list, not "+n.Kind.String())
 		return
 	}
-	d.Kits = make([]KitRef, n.count)
+	d.Kits = make([]KitRef, n.Count)
 	i := 0
-	for c := n.first; c != nil; c = c.next {
+	for c := n.First; c != nil; c = c.Next {
 		k := &d.Kits[i]
-		dec.fields(c, nil, func(key string, v *node) bool {
+		dec.fields(c, kitKeys, func(key string, v *source.Node) bool {
 			switch key {
 			case "ref":
 				k.Ref = dec.str(v)
 			case "digest":
 				k.Digest = dec.str(v)
 			case "args":
-				if v.kind == object {
-					k.Args = make(map[string]string, v.count)
+				if v.Kind == source.Object {
+					k.Args = make(map[string]string, v.Count)
 				}
-				dec.fields(v, nil, func(key string, v *node) bool {
+				dec.fields(v, nil, func(key string, v *source.Node) bool {
 					k.Args[key] = dec.str(v)
 					return true
 				})
@@ -489,28 +521,29 @@ func (dec *decoder) kits(n *node, d *Descriptor) {
 
 // config renders a config as compact JSON. That of a JSON source is a piece of
 // it if nothing needs repair.
-func (dec *decoder) config(n *node) []byte {
+func (dec *decoder) config(n *source.Node) []byte {
 	dec.configKeys(n)
-	if n.end > 0 {
-		if raw := dec.doc.src[n.pos.offset:n.end]; !strings.ContainsAny(raw, "\\\n\r\t ") {
-			return dec.raw[n.pos.offset:n.end:n.end]
-		}
+	if raw, ok := n.Raw(dec.raw); ok {
+		return raw
 	}
 	start := len(dec.buf)
-	dec.buf = appendNode(dec.buf, n)
+	dec.buf = n.AppendJSON(dec.buf)
 	return slices.Clip(dec.buf[start:])
 }
 
 // configKeys reports keys that are stated twice, at any depth. That is a fault
 // of the document, whatever its type says about the config.
-func (dec *decoder) configKeys(n *node) {
-	if n.kind == object {
-		duplicateKeys(n, func(c *node) {
-			dec.reportAt(c.keyPos, c.path(), fmt.Sprintf("the key %q is stated twice", c.key))
+func (dec *decoder) configKeys(n *source.Node) {
+	if n.Kind == source.Object {
+		n.DuplicateKeys(func(c *source.Node) {
+			if dec.over {
+				return
+			}
+			dec.reportAt(c.KeyPos, c.Path(), fmt.Sprintf("the key %q is stated twice", c.Key))
 		})
 	}
-	for c := n.first; c != nil; c = c.next {
-		if c.first != nil { // scalars and empty values have no keys
+	for c := n.First; c != nil; c = c.Next {
+		if c.First != nil { // scalars and empty values have no keys
 			dec.configKeys(c)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/capability"
@@ -72,6 +73,18 @@ func TestDecodingIsStrict(t *testing.T) {
 		}
 		if err := diags.Err(); !errors.Is(err, kiterr.ErrRefused) || !errors.Is(err, spec.ErrInvalid) {
 			t.Errorf("%q: %v is of no family", c.src, err)
+		}
+	}
+}
+
+func TestUnknownKeysGetAHint(t *testing.T) {
+	for src, want := range map[string]string{
+		"name: x": "identified by the reference", "display_name: x": "did you mean displayName?", "SourceURL: x": "did you mean sourceUrl?",
+		"capabilites: []": "did you mean capabilities?", "zzz: x": `unknown key "zzz"`, "args: {x: {requird: true}}": "did you mean required?",
+		"capabilities: [{typ: a/b@1}]": "did you mean type?", "capabilities: [{group: {optinal: true, capabilities: []}}]": "did you mean optional?",
+	} {
+		if diags := judge(head+src+"\n", capability.Authored); len(diags) == 0 || !strings.HasSuffix(diags[0].Message, want) && !strings.Contains(diags[0].Message, want) {
+			t.Errorf("%q: %v, want %q", src, diags, want)
 		}
 	}
 }
@@ -387,9 +400,20 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func is(err, target error) bool {
-	if target == nil {
-		return err == nil
+func TestDocumentsMayBeJudgedConcurrently(t *testing.T) {
+	d, diags := spec.Decode([]byte(fortyEntries()+"nope: 1\n"), spec.Options{})
+	if len(diags) != 1 {
+		t.Fatal(diags)
 	}
-	return errors.Is(err, target)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			findings, lines := d.Judge()
+			b, err := d.AppendJSON(nil)
+			if len(findings) > 0 || len(lines) == 0 || err != nil || len(b) == 0 {
+				t.Errorf("%v, %d lines, %v", findings, len(lines), err)
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 // AppendJSON appends the published encoding of d to b: compact JSON, fields in
@@ -119,7 +119,7 @@ func (w *writer) comma() {
 }
 
 func (w *writer) text(s string) {
-	w.b = appendString(w.b, s)
+	w.b = source.AppendString(w.b, s)
 	w.first = false
 }
 
@@ -231,51 +231,4 @@ func (w *writer) arg(path string, a Arg) {
 	w.field("env", a.Env)
 	w.field("buildArg", a.BuildArg)
 	w.close('}')
-}
-
-// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x80 {
-			b, _ = jsontext.AppendQuote(b, s)
-			return b
-		}
-	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"')
-}
-
-// appendNode appends n as compact JSON, keys in the order of the source.
-func appendNode(b []byte, n *node) []byte {
-	switch n.kind {
-	case object, array:
-		closing := byte(']')
-		if n.kind == object {
-			b, closing = append(b, '{'), '}'
-		} else {
-			b = append(b, '[')
-		}
-		for c := n.first; c != nil; c = c.next {
-			if c != n.first {
-				b = append(b, ',')
-			}
-			if n.kind == object {
-				b = append(appendString(b, c.key), ':')
-			}
-			b = appendNode(b, c)
-		}
-		return append(b, closing)
-	case text:
-		return appendString(b, n.text)
-	case number:
-		if n.spelled {
-			return append(b, n.text...)
-		}
-		s, _ := yamlNumber(n.text)
-		return append(b, s...)
-	case boolean:
-		return strconv.AppendBool(b, n.text[0] == 't' || n.text[0] == 'T')
-	}
-	return append(b, "null"...)
 }

@@ -18,7 +18,7 @@ provide: [lamp@1.0]
 		fmt.Println(d.Excerpt)
 	}
 	// Output:
-	// lamp.yaml:3:1: provide: unknown key "provide"
+	// lamp.yaml:3:1: provide: unknown key "provide"; did you mean provides?
 	// provide: [lamp@1.0]
 	// ^
 }

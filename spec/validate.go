@@ -8,10 +8,12 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 // Validate judges d by the rules of its form and returns every failure, in the
@@ -65,10 +67,10 @@ func (v *validator) add(dg Diagnostic) {
 	}
 	dg.Stage = StageValidate
 	if v.d.root != nil {
-		n, exact := locate(v.d.root, dg.Path)
-		pos := n.pos
-		if n.keyPos != (position{}) && (!exact || n.kind == object || n.kind == array) {
-			pos = n.keyPos
+		n, exact := source.Locate(v.d.root, dg.Path)
+		pos := n.Pos
+		if n.KeyPos != (source.Position{}) && (!exact || n.Kind == source.Object || n.Kind == source.Array) {
+			pos = n.KeyPos
 		}
 		v.d.place(&dg, pos)
 	} else {
@@ -91,7 +93,7 @@ func (v *validator) stated(path string) bool {
 	if v.d.root == nil {
 		return false
 	}
-	_, exact := locate(v.d.root, path)
+	_, exact := source.Locate(v.d.root, path)
 	return exact
 }
 
@@ -523,3 +525,12 @@ func (v *validator) kitArg(p, name, value string) {
 		v.argReference(p, r)
 	}
 }
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

@@ -103,12 +103,7 @@ func TagVersion(tag string) string {
 // git source says its ref, and a local path says nothing.
 func ReferenceVersion(ref string) string {
 	if source, fragment, ok := strings.Cut(ref, "#"); ok || strings.HasPrefix(source, "git+") || strings.Contains(source, "://") {
-		for field := range strings.SplitSeq(fragment, "&") {
-			if v, ok := strings.CutPrefix(field, "ref="); ok {
-				return TagVersion(strings.TrimPrefix(v, "refs/tags/"))
-			}
-		}
-		return ""
+		return TagVersion(strings.TrimPrefix(gitRef(source, fragment), "refs/tags/"))
 	}
 	if strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "/") {
 		return ""
@@ -119,4 +114,20 @@ func ReferenceVersion(ref string) string {
 		return ""
 	}
 	return TagVersion(ref[i+1:])
+}
+
+// gitRef returns the ref of a git source: `ref=` in the fragment or the query,
+// or a bare fragment, which may name a directory behind a colon.
+func gitRef(source, fragment string) string {
+	_, query, _ := strings.Cut(source, "?")
+	for field := range strings.SplitSeq(fragment+"&"+query, "&") {
+		if v, ok := strings.CutPrefix(field, "ref="); ok {
+			return v
+		}
+	}
+	if strings.Contains(fragment, "=") {
+		return ""
+	}
+	ref, _, _ := strings.Cut(fragment, ":")
+	return ref
 }

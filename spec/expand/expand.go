@@ -218,7 +218,9 @@ func (e *expander) lookup(path string, r spec.Reference) (v string, expand bool)
 		if !e.phase.holds(a) {
 			return "", false
 		}
-		v, ok = e.values[r.Name]
+		if v, ok = e.values[r.Name]; !ok && a.Default != nil {
+			v, ok = *a.Default, true
+		}
 		missing = ErrNoValue
 	} else {
 		v, ok = e.env[r.Name]

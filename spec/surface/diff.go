@@ -43,7 +43,7 @@ var categories = map[string]string{
 	capability.ListStoragePaths:            "storage",
 	capability.ListHostMountPaths:          "host-mount",
 	capability.ListSkillsPaths:             "skills",
-	capability.ListSkillsWritePaths:        "skills.write",
+	capability.ListSkillsWritePaths:        "skills",
 	capability.ListPorts:                   "ports",
 	capability.ListHostPorts:               "host-ports",
 	capability.ListDockerAuth:              "docker-auth",
@@ -78,7 +78,11 @@ func beyond(from, to Surface) []Change {
 		have := *from.list(name)
 		for _, v := range *to.list(name) {
 			if !slices.ContainsFunc(have, func(h string) bool { return coversLine(name, h, v) }) {
-				out = append(out, Change{categories[name], v, to.Kits(name, v)})
+				detail := v
+				if name == capability.ListSkillsWritePaths {
+					detail += " (readwrite)" // the path is on the list of skills already
+				}
+				out = append(out, Change{categories[name], detail, to.Kits(name, v)})
 			}
 		}
 	}

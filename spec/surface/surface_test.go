@@ -68,7 +68,7 @@ func TestOtherWidenings(t *testing.T) {
 		{requests(ns+"ssh-agent@1", `{"phase":"runtime","unrestricted":false,"authenticate":["u@f.ex"]}`), requests(ns+"ssh-agent@1", `{"phase":"runtime","unrestricted":false,"authenticate":["f.ex"]}`), "ssh-agent.runtime=authenticate f.ex"},
 		{nil, requests(ns+"privileged@1", ""), "privileged=privileged"},
 		{requests("x/y@1", `{"a":1}`), requests("x/y@1", `{"a":1.0}`), ""},
-		{requests(ns+"agent-skills@1", `{"path":"/s"}`), requests(ns+"agent-skills@1", `{"path":"/s","mode":"readwrite"}`), "skills.write=/s"},
+		{requests(ns+"agent-skills@1", `{"path":"/s"}`), requests(ns+"agent-skills@1", `{"path":"/s","mode":"readwrite"}`), "skills=/s (readwrite)"},
 	} {
 		if got := widenings(surface.Project(c.granted), surface.Project(c.candidate)); got != c.want {
 			t.Errorf("%v to %v widens %q, want %q", c.granted, c.candidate, got, c.want)

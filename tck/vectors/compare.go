@@ -231,7 +231,10 @@ func compareAnnotations(want, got map[string]any) bool {
 			}
 		case "absent":
 			have, _ := got["annotations"].(map[string]any)
-			list, _ := w.([]any)
+			list, ok := w.([]any)
+			if !ok && w == true && !nothing(got["value"]) {
+				return false
+			}
 			for _, key := range list {
 				if s, _ := key.(string); have[s] != nil {
 					return false
@@ -246,6 +249,8 @@ func compareAnnotations(want, got map[string]any) bool {
 				if !equal(w, g) {
 					return false
 				}
+			} else if w == false {
+				return nothing(got["value"])
 			} else if !equal(w, got["value"]) {
 				return false
 			}

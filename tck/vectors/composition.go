@@ -56,7 +56,9 @@ func runSelection(input jsontext.Value) (result, error) {
 	out["selected"], out["refused"] = paths(sel.Items), paths(sel.Refused)
 	skipped := []any{}
 	for _, r := range sel.Skipped {
-		skipped = append(skipped, map[string]any{"path": r.Path, "rejected": r.Rejected})
+		skipped = append(skipped, map[string]any{
+			"path": r.Path, "rejected": r.Rejected, "source": r.Source, "members": r.Members, "memberSources": r.MemberSources,
+		})
 	}
 	out["skipped"] = skipped
 	effective, sources := []string{}, []any{}
@@ -66,9 +68,12 @@ func runSelection(input jsontext.Value) (result, error) {
 	}
 	original := []any{}
 	for _, r := range sel.Items {
-		original = append(original, map[string]any{
-			"path": r.Path, "source": r.Source, "members": r.Members, "memberSources": r.MemberSources,
-		})
+		if r.MemberSources == nil {
+			original = append(original, r.Source)
+		}
+		for _, s := range r.MemberSources {
+			original = append(original, s)
+		}
 	}
 	out["effective"], out["sources"], out["original"] = effective, sources, original
 	return out, nil

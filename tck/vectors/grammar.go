@@ -204,6 +204,10 @@ func runResolve(input jsontext.Value) (result, error) {
 		}
 		return r, nil
 	}
+	// Kits whose asks cannot stand together form no set either.
+	if _, err := resolve.Merge(capability.MergeRuntime, contributions(set.Declarations)); err != nil {
+		return result{"ok": false, "message": err.Error(), "errors": []string{"capability-conflict"}}, nil
+	}
 	return result{"ok": true, "topological": refs(set.Declarations), "layers": refs(set.Layers)}, nil
 }
 

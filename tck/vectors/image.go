@@ -15,6 +15,7 @@ import (
 	"github.com/kitbox-dev/kitbox/resolve/packages"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/spec/content"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -77,9 +78,13 @@ func runAnnotations(input jsontext.Value) (result, error) {
 		Index        map[string]string `json:"index"`
 		Manifest     map[string]string `json:"manifest"`
 		Epoch        *int64            `json:"sourceDateEpoch"`
+		EpochToo     *int64            `json:"source_date_epoch"`
 	}](input)
 	if err != nil {
 		return nil, err
+	}
+	if in.Epoch == nil {
+		in.Epoch = in.EpochToo
 	}
 	switch in.Op {
 	case "derive":
@@ -216,24 +221,32 @@ func build(descriptor jsontext.Value, stem string, files map[string]string) (res
 		return result{"error": err.Error()}, nil
 	}
 	has := func(name string) bool { _, ok := files[name]; return ok || hasClean(files, name) }
-	content, err := doc.Content(stem, has)
+	src, err := content.Find(doc, stem, has)
 	if err != nil {
 		return result{"error": err.Error()}, nil
 	}
-	_, staged, err := spec.Stage(doc.Descriptor, stem)
+	_, staged, err := content.Stage(doc.Descriptor, stem)
 	if err != nil {
 		return result{"error": err.Error()}, nil
 	}
+	dir := content.StageRoot + "/" + stem + "/"
+	places := []string{dir + content.StagedDescriptor}
+	var body any
 	for _, s := range staged {
 		if !has(s.From) {
 			return result{"error": s.At + ": " + s.From + " does not exist"}, nil
 		}
+		places, body = append(places, s.To), s.To
 	}
-	recipe := content.Recipe
-	if content.RecipeFile != "" {
-		recipe = files[content.RecipeFile]
+	if src.Recipe+src.RecipeFile != "" {
+		places = append(places, dir+content.StagedRecipe)
 	}
-	return result{"ok": true, "recipe": recipe, "declaration_only": content.Declares()}, nil
+	slices.Sort(places)
+	recipe := src.Recipe
+	if src.RecipeFile != "" {
+		recipe = files[src.RecipeFile]
+	}
+	return result{"ok": true, "recipe": recipe, "declaration_only": src.Declares(), "staged": places, "contentFile": body}, nil
 }
 
 func hasClean(files map[string]string, name string) bool {

@@ -1,4 +1,4 @@
-package spec
+package source
 
 import (
 	"errors"
@@ -12,21 +12,13 @@ import (
 // knows, a credential file's structure inside a group, needs a tenth of it.
 const maxDepth = 128
 
-// A syntaxError is a fault of the text itself.
-type syntaxError struct {
-	pos     position
-	message string
-}
-
-func (e *syntaxError) Error() string { return e.message }
-
 // errNotJSON means that the text is not JSON, though it may be YAML.
 var errNotJSON = errors.New("not JSON")
 
 // parseJSON builds the tree of one JSON value. It is the fast path for
 // published descriptors, which are compact JSON; whatever it does not accept is
 // left to the YAML parser, so it may be, and is, picky. Positions are offsets.
-func parseJSON(src string) (*node, error) {
+func parseJSON(src string) (*Node, error) {
 	p := jsonParser{src: src}
 	p.space()
 	n, err := p.value(0)
@@ -64,35 +56,35 @@ func (p *jsonParser) peek() byte {
 	return 0
 }
 
-func (p *jsonParser) here() position { return position{offset: int32(p.at)} }
+func (p *jsonParser) here() Position { return Position{Offset: int32(p.at)} }
 
-func (p *jsonParser) value(depth int) (*node, error) {
+func (p *jsonParser) value(depth int) (*Node, error) {
 	if depth > maxDepth {
-		return nil, &syntaxError{p.here(), fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+		return nil, &SyntaxError{p.here(), fmt.Sprintf("nested deeper than %d levels", maxDepth)}
 	}
 	n := p.new()
-	n.pos = p.here()
+	n.Pos = p.here()
 	if p.total > maxNodes {
-		return nil, &syntaxError{p.here(), fmt.Sprintf("more than %d values", maxNodes)}
+		return nil, &SyntaxError{p.here(), fmt.Sprintf("more than %d values", maxNodes)}
 	}
 	var err error
 	switch c := p.peek(); {
 	case c == '{':
-		n.kind = object
+		n.Kind = Object
 		err = p.members(n, depth)
 	case c == '[':
-		n.kind = array
+		n.Kind = Array
 		err = p.elements(n, depth)
 	case c == '"':
-		n.kind = text
-		n.text, err = p.string()
+		n.Kind = Text
+		n.Text, err = p.string()
 	case c == '-' || c >= '0' && c <= '9':
-		n.kind, n.spelled = number, true
-		n.text, err = p.number()
+		n.Kind, n.spelled = Number, true
+		n.Text, err = p.number()
 	case p.word("true"), p.word("false"):
-		n.kind, n.text = boolean, p.src[n.pos.offset:p.at]
+		n.Kind, n.Text = Boolean, p.src[n.Pos.Offset:p.at]
 	case p.word("null"):
-		n.kind = null
+		n.Kind = Null
 	default:
 		return nil, errNotJSON
 	}
@@ -108,7 +100,7 @@ func (p *jsonParser) word(w string) bool {
 	return false
 }
 
-func (p *jsonParser) members(n *node, depth int) error {
+func (p *jsonParser) members(n *Node, depth int) error {
 	p.at++
 	if p.space(); p.peek() == '}' {
 		p.at++
@@ -133,7 +125,7 @@ func (p *jsonParser) members(n *node, depth int) error {
 		if err != nil {
 			return err
 		}
-		child.key, child.keyPos = key, pos
+		child.Key, child.KeyPos = key, pos
 		n.add(child)
 		p.space()
 		switch p.peek() {
@@ -148,7 +140,7 @@ func (p *jsonParser) members(n *node, depth int) error {
 	}
 }
 
-func (p *jsonParser) elements(n *node, depth int) error {
+func (p *jsonParser) elements(n *Node, depth int) error {
 	p.at++
 	if p.space(); p.peek() == ']' {
 		p.at++

@@ -1,4 +1,4 @@
-package spec
+package source
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ const maxYAMLMarks = 40_000
 
 // parseYAML builds the tree of the first document of src. It returns io.EOF if
 // there is none.
-func parseYAML(src string) (*node, error) {
+func parseYAML(src string) (*Node, error) {
 	marks := 0
 	for i := range len(src) {
 		switch src[i] {
@@ -28,7 +28,7 @@ func parseYAML(src string) (*node, error) {
 		}
 	}
 	if marks > maxYAMLMarks {
-		return nil, &syntaxError{position{line: 1, column: 1}, fmt.Sprintf("more than %d lines and list elements", maxYAMLMarks)}
+		return nil, &SyntaxError{Position{Line: 1, Column: 1}, fmt.Sprintf("more than %d lines and list elements", maxYAMLMarks)}
 	}
 	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithSingleDocument(), yaml.WithUniqueKeys(false), yaml.WithPlugin(depthLimit{}))
 	if err != nil {
@@ -78,13 +78,13 @@ func (depthLimit) CheckAlias(int, int) error { return nil } // the builder count
 func yamlError(err error) error {
 	var le *yaml.LoadError
 	if !errors.As(err, &le) {
-		return &syntaxError{position{line: 1, column: 1}, err.Error()}
+		return &SyntaxError{Position{Line: 1, Column: 1}, err.Error()}
 	}
 	msg := le.Message
 	if le.ContextMsg != "" {
 		msg = le.ContextMsg + ": " + msg
 	}
-	return &syntaxError{position{line: int32(max(le.Mark.Line, 1)), column: int32(max(le.Mark.Column, 1))}, msg}
+	return &SyntaxError{Position{Line: int32(max(le.Mark.Line, 1)), Column: int32(max(le.Mark.Column, 1))}, msg}
 }
 
 type yamlBuilder struct {
@@ -94,12 +94,12 @@ type yamlBuilder struct {
 
 // maxText bounds that text: an alias to one long string costs the tree nothing
 // and everything behind it a copy.
-const maxText = 4 * MaxBytes
+const maxText = 2 << 20
 
-func (b *yamlBuilder) build(y *yaml.Node, depth int) (*node, error) {
-	pos := position{line: int32(y.Line), column: int32(y.Column)}
-	fail := func(format string, args ...any) (*node, error) {
-		return nil, &syntaxError{pos, fmt.Sprintf(format, args...)}
+func (b *yamlBuilder) build(y *yaml.Node, depth int) (*Node, error) {
+	pos := Position{Line: int32(y.Line), Column: int32(y.Column)}
+	fail := func(format string, args ...any) (*Node, error) {
+		return nil, &SyntaxError{pos, fmt.Sprintf(format, args...)}
 	}
 	if depth > maxDepth {
 		return fail("nested deeper than %d levels, aliases expanded", maxDepth)
@@ -117,7 +117,7 @@ func (b *yamlBuilder) build(y *yaml.Node, depth int) (*node, error) {
 		}
 		n, err := b.build(y.Alias, depth+1)
 		if n != nil {
-			n.pos = pos
+			n.Pos = pos
 		}
 		return n, err
 	case yaml.MappingNode:
@@ -125,14 +125,14 @@ func (b *yamlBuilder) build(y *yaml.Node, depth int) (*node, error) {
 			return fail("tag %s is not supported", tag)
 		}
 		n := b.new()
-		n.kind, n.pos = object, pos
+		n.Kind, n.Pos = Object, pos
 		return n, b.members(n, y, depth)
 	case yaml.SequenceNode:
 		if tag := y.ShortTag(); tag != "!!seq" {
 			return fail("tag %s is not supported", tag)
 		}
 		n := b.new()
-		n.kind, n.pos = array, pos
+		n.Kind, n.Pos = Array, pos
 		for _, c := range y.Content {
 			child, err := b.build(c, depth+1)
 			if err != nil {
@@ -143,21 +143,21 @@ func (b *yamlBuilder) build(y *yaml.Node, depth int) (*node, error) {
 		return n, nil
 	case yaml.ScalarNode:
 		n := b.new()
-		n.pos, n.text = pos, y.Value
+		n.Pos, n.Text = pos, y.Value
 		switch tag := y.ShortTag(); tag {
 		case "!!str", "!!timestamp", "!!merge":
-			n.kind = text
+			n.Kind = Text
 		case "!!bool":
-			n.kind = boolean
+			n.Kind = Boolean
 			switch strings.ToLower(y.Value) {
 			case "true", "false":
 			default:
 				return fail("%q is not a boolean: write true or false", y.Value)
 			}
 		case "!!null":
-			n.kind = null
+			n.Kind = Null
 		case "!!int", "!!float":
-			n.kind, n.spelled = number, jsonNumber(y.Value)
+			n.Kind, n.spelled = Number, jsonNumber(y.Value)
 			if !n.spelled {
 				if _, ok := yamlNumber(y.Value); !ok {
 					return fail("%s is not a number that JSON can hold", y.Value)
@@ -173,16 +173,16 @@ func (b *yamlBuilder) build(y *yaml.Node, depth int) (*node, error) {
 
 // members adds the members of y to n. Merge keys (`<<`) contribute what is not
 // stated, earlier sources first.
-func (b *yamlBuilder) members(n *node, y *yaml.Node, depth int) error {
+func (b *yamlBuilder) members(n *Node, y *yaml.Node, depth int) error {
 	var merges []*yaml.Node
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		k, v := y.Content[i], y.Content[i+1]
-		pos := position{line: int32(k.Line), column: int32(k.Column)}
+		pos := Position{Line: int32(k.Line), Column: int32(k.Column)}
 		for hops := 0; k.Kind == yaml.AliasNode && k.Alias != nil && hops < maxDepth; hops++ {
 			k = k.Alias
 		}
 		if k.Kind != yaml.ScalarNode || k.ShortTag() == "!!null" {
-			return &syntaxError{pos, "a key must be a string"}
+			return &SyntaxError{pos, "a key must be a string"}
 		}
 		if k.ShortTag() == "!!merge" {
 			merges = append(merges, v)
@@ -193,15 +193,15 @@ func (b *yamlBuilder) members(n *node, y *yaml.Node, depth int) error {
 		if err != nil {
 			return err
 		}
-		child.key, child.keyPos = k.Value, pos
+		child.Key, child.KeyPos = k.Value, pos
 		n.add(child)
 	}
 	if len(merges) == 0 {
 		return nil
 	}
-	have := make(map[string]bool, n.count)
-	for c := n.first; c != nil; c = c.next {
-		have[c.key] = true
+	have := make(map[string]bool, n.Count)
+	for c := n.First; c != nil; c = c.Next {
+		have[c.Key] = true
 	}
 	for _, m := range merges {
 		if err := b.merge(n, have, m, depth+1); err != nil {
@@ -211,33 +211,33 @@ func (b *yamlBuilder) members(n *node, y *yaml.Node, depth int) error {
 	return nil
 }
 
-func (b *yamlBuilder) merge(n *node, have map[string]bool, y *yaml.Node, depth int) error {
+func (b *yamlBuilder) merge(n *Node, have map[string]bool, y *yaml.Node, depth int) error {
 	src, err := b.build(y, depth)
 	if err != nil {
 		return err
 	}
-	if src.kind == object {
-		for c := src.first; c != nil; {
-			next := c.next
-			if !have[c.key] {
-				have[c.key] = true
-				c.next = nil
+	if src.Kind == Object {
+		for c := src.First; c != nil; {
+			next := c.Next
+			if !have[c.Key] {
+				have[c.Key] = true
+				c.Next = nil
 				n.add(c)
 			}
 			c = next
 		}
 		return nil
 	}
-	if src.kind == array {
-		for c := src.first; c != nil; c = c.next {
-			if c.kind != object {
-				return &syntaxError{c.pos, "a merge key takes mappings"}
+	if src.Kind == Array {
+		for c := src.First; c != nil; c = c.Next {
+			if c.Kind != Object {
+				return &SyntaxError{c.Pos, "a merge key takes mappings"}
 			}
-			for m := c.first; m != nil; {
-				next := m.next
-				if !have[m.key] {
-					have[m.key] = true
-					m.next = nil
+			for m := c.First; m != nil; {
+				next := m.Next
+				if !have[m.Key] {
+					have[m.Key] = true
+					m.Next = nil
 					n.add(m)
 				}
 				m = next
@@ -245,7 +245,7 @@ func (b *yamlBuilder) merge(n *node, have map[string]bool, y *yaml.Node, depth i
 		}
 		return nil
 	}
-	return &syntaxError{src.pos, "a merge key takes mappings"}
+	return &SyntaxError{src.Pos, "a merge key takes mappings"}
 }
 
 // yamlNumber returns the JSON spelling of a number that YAML spells in its own

@@ -1,16 +1,24 @@
-package spec
+// Package content says what a Kit's layers are made from (§3) and which files
+// are staged in its image beside them (§10).
+//
+// It decides and copies nothing; the caller says which files there are.
+package content
 
 import (
 	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/agentcontext"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/source"
 )
 
 // Where a Kit stages its sources in its own image (§10): StageRoot/<stem>/.
@@ -20,16 +28,16 @@ const (
 	StagedRecipe     = "kit.dockerfile"
 )
 
-// Content says what a Kit's layers are made from (§3). At most one of Recipe,
+// A Source is what a Kit's layers are made from. At most one of Recipe,
 // RecipeFile and Kits is set; with none the Kit only declares.
-type Content struct {
+type Source struct {
 	Recipe     string // Dockerfile text: the inline build or a comment descriptor's rest
 	RecipeFile string // path of a Dockerfile beside the descriptor, clean
 	Kits       bool   // the content of the listed Kits
 }
 
 // Declares reports whether the Kit has no content of its own.
-func (c Content) Declares() bool { return c == Content{} }
+func (s Source) Declares() bool { return s == Source{} }
 
 // The reasons for which content is refused. They belong to [kiterr.ErrRefused].
 var (
@@ -48,11 +56,11 @@ func (e *refusedError) Error() string { return e.text }
 
 func (e *refusedError) Is(target error) bool { return target == kiterr.ErrRefused }
 
-// Content finds the recipe of d, which is authored and valid. Stem is the
+// Find finds the content of d, which is authored and valid. Stem is the
 // descriptor's file name without its extension, and exists reports whether the
 // descriptor's directory holds a file.
-func (d *Document) Content(stem string, exists func(name string) bool) (Content, error) {
-	var c Content
+func Find(d *spec.Document, stem string, exists func(name string) bool) (Source, error) {
+	var c Source
 	companion := stem + ".dockerfile"
 	switch recipe, comment := d.Recipe(); {
 	case comment:
@@ -69,7 +77,7 @@ func (d *Document) Content(stem string, exists func(name string) bool) (Content,
 	case exists(companion):
 		c.RecipeFile = companion
 	}
-	if c.Declares() && d.Kind == KindWorkload {
+	if c.Declares() && d.Kind == spec.KindWorkload {
 		return c, ErrNoContent
 	}
 	return c, nil
@@ -84,17 +92,17 @@ type Staged struct {
 
 // Stage returns d with every content file named by its place in the image, and
 // the files to copy there: StageRoot/<stem>/<base name>.
-func Stage(d Descriptor, stem string) (Descriptor, []Staged, error) {
+func Stage(d spec.Descriptor, stem string) (spec.Descriptor, []Staged, error) {
 	var files []Staged
 	var errs []error
 	taken := map[string]string{}
 	stage := func(at string, r *capability.Request) {
-		if r.Type != typeAgentContext {
+		if r.Type != agentcontext.Type || r.Config == nil {
 			return
 		}
 		var cfg map[string]jsontext.Value
 		var from string
-		if !loose(r, &cfg) || json.Unmarshal(cfg["contentFile"], &from) != nil || from == "" || strings.Contains(from, opening) {
+		if json.Unmarshal(r.Config, &cfg) != nil || json.Unmarshal(cfg["contentFile"], &from) != nil || from == "" || capability.HasReference(from) {
 			return
 		}
 		at += ".config.contentFile"
@@ -124,7 +132,7 @@ func Stage(d Descriptor, stem string) (Descriptor, []Staged, error) {
 			taken[base] = clean
 			files = append(files, Staged{clean, to, at})
 		}
-		cfg["contentFile"] = appendString(nil, to)
+		cfg["contentFile"] = source.AppendString(nil, to)
 		b, err := json.Marshal(cfg, json.Deterministic(true))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", at, err))
@@ -135,14 +143,15 @@ func Stage(d Descriptor, stem string) (Descriptor, []Staged, error) {
 	d.Capabilities = slices.Clone(d.Capabilities)
 	for i := range d.Capabilities {
 		it := &d.Capabilities[i]
+		at := "capabilities[" + strconv.Itoa(i) + "]"
 		if it.Group == nil {
-			stage(place{i, -1}.path(), &it.Request)
+			stage(at, &it.Request)
 			continue
 		}
 		g := *it.Group
 		g.Capabilities = slices.Clone(g.Capabilities)
 		for j := range g.Capabilities {
-			stage(place{i, j}.path(), &g.Capabilities[j])
+			stage(at+".group.capabilities["+strconv.Itoa(j)+"]", &g.Capabilities[j])
 		}
 		it.Group = &g
 	}
