@@ -2,7 +2,8 @@
 // driver, never by hand.
 //
 //	kit-guest init    build the machine described on descriptor 3, then serve on 4
-//	kit-guest serve   serve on descriptor 3, in a machine that is built already
+//	kit-guest serve C serve on descriptor 3, in a machine that is built already,
+//	                  with the capabilities C, comma-separated, for commands
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
 //
@@ -15,6 +16,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +56,12 @@ func main() {
 		serve(ln)
 	case "serve":
 		ln, err := listener(3)
+		if err == nil && len(os.Args) != 3 {
+			err = fmt.Errorf("no capabilities given")
+		}
+		if err == nil {
+			err = inside.Confine(strings.Split(os.Args[2], ","))
+		}
 		if err != nil {
 			fatal("%v", err)
 		}

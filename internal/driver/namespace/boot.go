@@ -2,80 +2,41 @@ package namespace
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kitbox-dev/kitbox/internal/driver/namespace/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
-	"github.com/kitbox-dev/kitbox/internal/driver/namespace/userns"
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
-
-// limitsOf returns the cgroup limits of p, and which of those that p asks for
-// cannot hold here.
-func limitsOf(p plan.Machine) (l cgroup.Limits, unenforced []string) {
-	l = cgroup.Limits{CPUMillis: p.Limits.CPUMillis, MemoryBytes: p.Limits.MemoryBytes, Pids: p.Limits.Pids}
-	unenforced = cgroup.System{}.Check(l)
-	if l.Pids == 0 {
-		l.Pids = defaultPids
-	}
-	if p.Limits.DiskBytes > 0 {
-		unenforced = append(unenforced, "disk: this driver cannot bound the writable layer")
-	}
-	return l, unenforced
-}
-
-// A LimitError refuses a machine whose limits must be enforced and cannot be.
-// It is [kiterr.ErrRefused], and [kiterr.ErrUnsupported] since another backend
-// might.
-type LimitError struct {
-	ID         string
-	Unenforced []string // as in [driver.Machine]
-}
-
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("machine %s: limits cannot be enforced here: %s", e.ID, strings.Join(e.Unenforced, "; "))
-}
-
-// Is makes the two families match.
-func (e *LimitError) Is(target error) bool {
-	return target == kiterr.ErrRefused || target == kiterr.ErrUnsupported
-}
-
-// defaultPids bounds the tasks of a machine that asks for no bound: enough for
-// any build, too few to fill the host's table.
-const defaultPids = 4096
 
 // boot starts the guest and returns when it serves. On error the caller ends
 // what is recorded in m.run.
-func (d *Driver) boot(ctx context.Context, m *machine) error {
-	p, err := m.plan()
+func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
+	p, err := m.Plan()
 	if err != nil {
 		return err
 	}
-	limits, unenforced := limitsOf(p)
+	limits, unenforced := cgroup.Of(p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
-		return &LimitError{m.id, unenforced}
+		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
-	guest, err := d.guest()
+	guest, err := machinedir.OpenGuest(d.GuestPath)
 	if err != nil {
 		return err
 	}
 	defer guest.Close()
-	ln, err := m.listen()
+	ln, err := m.Listen()
 	if err != nil {
 		return err
 	}
@@ -87,37 +48,43 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	defer ours.Close()
 	defer theirs.Close()
 
-	cmd, err := m.command(p, guest, theirs, ln)
+	log, err := m.OpenLog()
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd, err := command(p, log, guest, theirs, ln)
 	if err != nil {
 		return err
 	}
 	err = cmd.Start()
-	cmd.Stderr.(*os.File).Close()
 	cmd.ExtraFiles[2].Close()
 	if err != nil {
 		return fmt.Errorf("making namespaces: %w", userns.Explain(err))
 	}
-	d.adopt(m.id, cmd.Wait)
+	d.children.Adopt(m.ID, cmd.Wait, func(err error) {
+		d.log().Debug("guest ended", "machine", m.ID, "err", err)
+	})
 	theirs.Close() // so that the guest's end shows here, and ours there
 
 	// Until it hears from us the guest does nothing, and it ends when we do.
-	r := &run{PID: cmd.Process.Pid, Boot: bootID()}
-	if r.Start, err = startTicks(r.PID); err != nil {
+	r := &machinedir.Run{PID: cmd.Process.Pid, Boot: machinedir.BootID()}
+	if r.Start, err = machinedir.StartTicks(r.PID); err != nil {
 		return fmt.Errorf("the guest ended at once: %w", err)
 	}
-	if err := m.writeRun(r); err != nil {
+	if err := m.WriteRun(r); err != nil {
 		_ = cmd.Process.Kill()
 		return err
 	}
-	dirs, notes, err := cgroup.System{}.Make(m.cgroupName(), limits, r.PID)
+	dirs, notes, err := cgroup.System{}.Make(m.CgroupName(), limits, r.PID)
 	r.Cgroups = dirs
-	m.run = r
+	m.Run = r
 	if err != nil {
 		return fmt.Errorf("putting the machine into cgroups: %w", err)
 	}
-	unenforced = asked(unenforced, notes, p.Limits)
+	unenforced = cgroup.Asked(unenforced, notes, p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
-		return &LimitError{m.id, unenforced}
+		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
 
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", r.PID))
@@ -126,7 +93,7 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 	}
 	defer ns.Close()
 	mp := mapping{ids: p.IDMap, machine: ns, guest: guest.Name()}
-	c, files, more, err := describe(p, filepath.Join(m.path, writableDir), mp)
+	c, files, more, err := describe(p, filepath.Join(m.Path, machinedir.WritableDir), mp)
 	if err != nil {
 		return err
 	}
@@ -138,7 +105,7 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
 	}
 	// The record is complete before the guest can go on without us.
-	if err := m.writeRun(r); err != nil {
+	if err := m.WriteRun(r); err != nil {
 		return err
 	}
 
@@ -151,27 +118,9 @@ func (d *Driver) boot(ctx context.Context, m *machine) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("waiting for the guest: %w", ctx.Err())
 		}
-		return m.blame(err)
+		return m.Blame(err)
 	}
 	return nil
-}
-
-// asked adds notes to unenforced, without those about limits that are only the
-// driver's own default and without saying anything twice.
-func asked(unenforced, notes []string, l plan.Limits) []string {
-	for _, n := range notes {
-		if l.Pids == 0 && strings.HasPrefix(n, "pids:") || slices.Contains(unenforced, n) {
-			continue
-		}
-		unenforced = append(unenforced, n)
-	}
-	return unenforced
-}
-
-// cgroupName is unique on this system; the id is so in its directory only.
-func (m *machine) cgroupName() string {
-	sum := sha256.Sum256([]byte(filepath.Dir(m.path)))
-	return fmt.Sprintf("%s-%x", m.id, sum[:4])
 }
 
 // oneID reports whether machines with map m have only root.
@@ -180,53 +129,14 @@ func oneID(m plan.IDMap) bool {
 	return err == nil && len(uids) == 1 && uids[0].Size == 1
 }
 
-// blame adds what the guest said when it broke.
-func (m *machine) blame(err error) error {
-	b, rerr := os.ReadFile(filepath.Join(m.path, logFile))
-	if rerr != nil || len(b) == 0 {
-		return err
-	}
-	if len(b) > 300 {
-		b = b[:300]
-	}
-	return fmt.Errorf("%w (the guest said %q)", err, b)
-}
-
-// listen makes the socket on which the guest will answer, long after this
-// process.
-func (m *machine) listen() (*os.File, error) {
-	if err := os.Remove(filepath.Join(m.path, socketFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, explain(err)
-	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	f := os.NewFile(uintptr(fd), socketFile)
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: m.socketPath()}); err != nil {
-		f.Close()
-		return nil, explain(os.NewSyscallError("bind", err))
-	}
-	if err := unix.Listen(fd, 128); err != nil {
-		f.Close()
-		return nil, os.NewSyscallError("listen", err)
-	}
-	return f, nil
-}
-
 // command is the guest's process in its new namespaces.
-func (m *machine) command(p plan.Machine, guest, control, ln *os.File) (*exec.Cmd, error) {
+func command(p plan.Machine, log, guest, control, ln *os.File) (*exec.Cmd, error) {
 	uids, gids, err := idMaps(p.IDMap)
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(filepath.Join(m.path, logFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, explain(err)
-	}
 	life, err := rootless.Life()
 	if err != nil {
-		log.Close()
 		return nil, err
 	}
 	one := oneID(p.IDMap)
@@ -269,37 +179,21 @@ func socketpair() (*net.UnixConn, *os.File, error) {
 
 // kill ends the machine at once and clears what it leaves. It returns when no
 // process of it exists.
-func (d *Driver) kill(m *machine) error {
-	if p, err := m.process(); err == nil {
-		defer p.close()
-		// The end of the first process is the end of all in its PID namespace.
-		if err := p.kill(); err != nil {
-			return fmt.Errorf("killing machine %s: %w", m.id, err)
-		}
-		// Not the caller's context: half a kill is worse than a late one.
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if p.wait(ctx) != nil {
-			return fmt.Errorf("killing machine %s: %w", m.id, errWouldNotDie)
-		}
+func (d *Driver) kill(m *machinedir.Machine) error {
+	if err := m.Kill(); err != nil {
+		return err
 	}
-	d.reaped(m.id)
+	d.children.Reaped(m.ID)
 	return d.clear(m)
 }
 
 // clear removes what an ended machine left outside its directory, and the
 // record of it.
-func (d *Driver) clear(m *machine) error {
-	if m.run != nil && m.run.Boot == bootID() {
-		if err := (cgroup.System{}).Remove(m.cgroupName(), m.run.Cgroups); err != nil {
-			return fmt.Errorf("machine %s: %w", m.id, err)
+func (d *Driver) clear(m *machinedir.Machine) error {
+	if m.Run != nil && m.Run.Boot == machinedir.BootID() {
+		if err := (cgroup.System{}).Remove(m.CgroupName(), m.Run.Cgroups); err != nil {
+			return fmt.Errorf("machine %s: %w", m.ID, err)
 		}
 	}
-	for _, name := range []string{runFile, runFile + ".tmp", socketFile} {
-		if err := os.Remove(filepath.Join(m.path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return explain(err)
-		}
-	}
-	m.run = nil
-	return nil
+	return m.ClearRun()
 }

@@ -3,10 +3,9 @@ package namespace
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"syscall"
 
-	"github.com/kitbox-dev/kitbox/internal/driver/namespace/userns"
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -52,30 +51,4 @@ func checkIDMap(m plan.IDMap) error {
 		return fmt.Errorf("shifting ids needs the system's root; a machine of an ordinary user has the identity map: %w", kiterr.ErrUnsupported)
 	}
 	return nil
-}
-
-// ownerNamespace returns a user namespace that maps host ids to the machine's
-// as o says and nothing else. It exists as long as the returned file.
-func ownerNamespace(guest string, o *plan.OwnerMap, base uint32) (*os.File, error) {
-	// A namespace needs a process to be made with; this one waits for the end
-	// of its stdin, which is the end of this function.
-	cmd := exec.Command(guest, "hold")
-	cmd.Env = []string{}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.HostUID), HostID: int(base + o.MachineUID), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: int(o.HostGID), HostID: int(base + o.MachineGID), Size: 1}},
-	}
-	if err := cmd.Start(); err != nil {
-		in.Close()
-		return nil, fmt.Errorf("making a user namespace for an owner map: %w", userns.Explain(err))
-	}
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	in.Close()
-	_ = cmd.Wait()
-	return ns, err
 }

@@ -1,74 +1,15 @@
 package namespace
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
-
-// check judges what can be judged without touching the host.
-func check(m plan.Machine) error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !validID(m.ID) {
-		bad("machine id %q: want letters, digits, '-', '_' and '.', no '.' or '-' first", m.ID)
-	}
-	if len(m.Hostname) > 64 {
-		bad("hostname %q: more than 64 bytes", m.Hostname)
-	}
-	if len(m.Layers) == 0 {
-		bad("no layers")
-	}
-	// The kernel's bound on one overlay.
-	if len(m.Layers) > 500 {
-		bad("%d layers: more than 500", len(m.Layers))
-	}
-	for _, l := range m.Layers {
-		if !path.IsAbs(l) {
-			bad("layer %q: not absolute", l)
-		} else if st, err := os.Stat(l); err != nil {
-			bad("layer %s: %w", l, err)
-		} else if !st.IsDir() {
-			bad("layer %s: not a directory", l)
-		}
-	}
-	for _, mt := range m.Mounts {
-		if !path.IsAbs(mt.Path) || path.Clean(mt.Path) == "/" {
-			bad("mount %q: not an absolute path below /", mt.Path)
-		}
-		switch mt.Kind {
-		case plan.MountBind:
-			if !path.IsAbs(mt.Source) {
-				bad("mount %s: source %q is not absolute", mt.Path, mt.Source)
-			}
-		case plan.MountTmpfs:
-			if mt.SizeBytes < 0 {
-				bad("mount %s: negative size", mt.Path)
-			}
-		default:
-			bad("mount %s: unknown kind %q", mt.Path, mt.Kind)
-		}
-	}
-	for _, f := range m.Files {
-		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" {
-			bad("file %q: not an absolute path", f.Path)
-		}
-	}
-	if err := inside.CheckCapabilities(m.Capabilities); err != nil {
-		bad("%w", err)
-	}
-	if len(errs) > 0 {
-		return fmt.Errorf("machine %s: %w", m.ID, errors.Join(errs...))
-	}
-	return nil
-}
 
 // mapping is how mounts of a machine translate ids.
 type mapping struct {
@@ -92,7 +33,7 @@ func describe(p plan.Machine, writable string, mp mapping) (c *inside.Config, fi
 	}
 	c = &inside.Config{Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps}
 	add := func(source string, attr unix.MountAttr) error {
-		f, err := detached(source, attr)
+		f, err := idmap.Detached(source, attr)
 		if err == nil {
 			files = append(files, f)
 		}
@@ -159,37 +100,13 @@ func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add 
 		}
 		return note, add(m.Source, attr)
 	}
-	ns, err := ownerNamespace(mp.guest, o, ids.Base)
+	ns, err := idmap.Owner(mp.guest, o, ids.Base)
 	if err != nil {
 		return "", err
 	}
 	defer ns.Close()
 	attr.Userns_fd = uint64(ns.Fd())
 	return "", add(m.Source, attr)
-}
-
-// detached returns a mount of source, and all below it, that is attached
-// nowhere.
-func detached(source string, attr unix.MountAttr) (*os.File, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-	if err != nil {
-		if err == unix.ENOSYS {
-			return nil, fmt.Errorf("this kernel is too old, 5.12 is needed: %w", kiterr.ErrUnavailable)
-		}
-		return nil, fmt.Errorf("taking a mount of %s: %w", source, err)
-	}
-	f := os.NewFile(uintptr(fd), source)
-	if attr.Attr_set == 0 {
-		return f, nil
-	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		f.Close()
-		if err == unix.EINVAL && attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 {
-			return nil, fmt.Errorf("the filesystem of %s, or one mounted below it, cannot shift ids; use ext4, xfs, btrfs or tmpfs: %w", source, kiterr.ErrUnavailable)
-		}
-		return nil, fmt.Errorf("setting attributes of a mount of %s: %w", source, err)
-	}
-	return f, nil
 }
 
 func closeAll(fs []*os.File) {

@@ -18,14 +18,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
-	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A Driver keeps its machines below Dir. Set its fields before its first use
@@ -46,10 +44,7 @@ type Driver struct {
 	// Log receives what happens in the background. Nil discards.
 	Log *slog.Logger
 
-	// children are the guests this Driver started, by machine id, so that
-	// none of them stays behind as a zombie of this process.
-	mu       sync.Mutex
-	children map[string]*child // guarded by mu
+	children machinedir.Children
 }
 
 var (
@@ -72,62 +67,22 @@ func (d *Driver) startTimeout() time.Duration {
 	return d.StartTimeout
 }
 
-// dir returns Dir or its default.
-func (d *Driver) dir() (string, error) {
-	if d.Dir != "" {
-		return filepath.Abs(d.Dir)
-	}
-	if home := os.Getenv("KITBOX_HOME"); home != "" {
-		return filepath.Abs(filepath.Join(home, "machines"))
-	}
-	state := os.Getenv("XDG_STATE_HOME")
-	if state == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", fmt.Errorf("no place for machines: set KITBOX_HOME: %w", kiterr.ErrUnavailable)
-		}
-		state = filepath.Join(home, ".local", "state")
-	}
-	return filepath.Join(state, "kitbox", "machines"), nil
-}
-
-// guest opens the guest's program.
-func (d *Driver) guest() (*os.File, error) {
-	p := d.GuestPath
-	if p == "" {
-		dir := os.Getenv("KITBOX_LIBEXEC")
-		if dir == "" {
-			exe, err := os.Executable()
-			if err != nil {
-				return nil, err
-			}
-			dir = filepath.Dir(exe)
-		}
-		p = filepath.Join(dir, "kit-guest")
-	}
-	f, err := os.Open(p)
-	if err != nil {
-		return nil, fmt.Errorf("the guest program %s cannot be opened; reinstall kitbox or set KITBOX_LIBEXEC: %w", p, kiterr.ErrUnavailable)
-	}
-	return f, nil
-}
-
 // Create implements [driver.Driver].
 func (d *Driver) Create(ctx context.Context, m plan.Machine) error {
-	if err := check(m); err != nil {
+	if err := machinedir.Check(m); err != nil {
 		return err
 	}
 	if err := checkIDMap(m.IDMap); err != nil {
 		return err
 	}
-	if _, unenforced := limitsOf(m); len(unenforced) > 0 && m.Limits.Enforce {
-		return &LimitError{m.ID, unenforced}
+	if _, unenforced := cgroup.Of(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
+		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
-	dir, err := d.dir()
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return err
 	}
-	return create(ctx, dir, m)
+	return machinedir.Create(ctx, dir, m)
 }
 
 // Start implements [driver.Driver].
@@ -136,15 +91,15 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	defer m.unlock()
-	if m.running() {
-		return nil
+	defer m.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
+	defer cancel()
+	if ok, err := m.Answers(ctx); ok || err != nil {
+		return err
 	}
 	if err := d.clear(m); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
-	defer cancel()
 	if err := d.boot(ctx, m); err != nil {
 		// What was begun is recorded in m, so it goes the way of any machine.
 		if cerr := d.kill(m); cerr != nil {
@@ -157,19 +112,11 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 
 // Dial implements [driver.Driver].
 func (d *Driver) Dial(ctx context.Context, id string) (net.Conn, error) {
-	dir, err := d.dir()
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return nil, err
 	}
-	m, err := open(dir, id)
-	if err != nil {
-		return nil, err
-	}
-	defer m.close()
-	if !m.running() {
-		return nil, fmt.Errorf("machine %s: %w", id, kiterr.ErrNotRunning)
-	}
-	return m.dial(ctx)
+	return machinedir.Dial(ctx, dir, id)
 }
 
 // Stop implements [driver.Driver].
@@ -178,19 +125,10 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	defer m.unlock()
-	return d.stop(ctx, m, grace)
-}
-
-func (d *Driver) stop(ctx context.Context, m *machine, grace time.Duration) error {
-	if m.running() && grace > 0 {
-		// A guest that does not answer is killed like one that is done.
-		asked, cancel := context.WithTimeout(ctx, grace+2*time.Second)
-		cl := client.Client{Dial: m.dial}
-		if err := cl.Shutdown(asked, grace); err != nil {
-			d.log().Warn("guest did not shut down", "machine", m.id, "err", err)
-		}
-		cancel()
+	defer m.Unlock()
+	// A guest that does not answer is killed like one that is done.
+	if err := m.Stop(ctx, grace); err != nil {
+		d.log().Warn("guest did not shut down", "machine", m.ID, "err", err)
 	}
 	return d.kill(m)
 }
@@ -201,76 +139,45 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	defer m.unlock()
+	defer m.Unlock()
 	if err := d.kill(m); err != nil {
 		return err
 	}
-	return m.remove()
+	return m.Remove()
 }
 
 // List implements [driver.Driver].
 func (d *Driver) List(context.Context) ([]driver.Machine, error) {
-	dir, err := d.dir()
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return nil, err
 	}
-	return list(dir)
+	return machinedir.List(dir)
 }
 
 // NetNS implements [driver.Networked].
 func (d *Driver) NetNS(_ context.Context, id string) (*os.File, error) {
-	dir, err := d.dir()
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return nil, err
 	}
-	m, err := open(dir, id)
-	if err != nil {
-		return nil, err
-	}
-	defer m.close()
-	p, err := m.process()
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", p.pid))
-	if err == nil && p.ended() {
-		ns.Close() // perhaps a later process's
-		err = fmt.Errorf("machine %s: %w", id, kiterr.ErrNotRunning)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("opening the network namespace: %w", err)
-	}
-	return ns, nil
+	return machinedir.NetNS(dir, id)
 }
 
 // Wait implements [driver.Waiter].
 func (d *Driver) Wait(ctx context.Context, id string) error {
-	dir, err := d.dir()
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return err
 	}
-	m, err := open(dir, id)
-	if err != nil {
-		return err
-	}
-	p, err := m.process()
-	m.close()
-	if errors.Is(err, kiterr.ErrNotRunning) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	return p.wait(ctx)
+	return machinedir.Wait(ctx, dir, id)
 }
 
 // lock opens a machine for changing it and waits until nobody else does.
-func (d *Driver) lock(ctx context.Context, id string) (*machine, error) {
-	dir, err := d.dir()
+func (d *Driver) lock(ctx context.Context, id string) (*machinedir.Machine, error) {
+	dir, err := machinedir.Base(d.Dir)
 	if err != nil {
 		return nil, err
 	}
-	return lock(ctx, dir, id)
+	return machinedir.Lock(ctx, dir, id)
 }

@@ -209,6 +209,18 @@ func TestStdinEndsWhenItEnds(t *testing.T) {
 	})
 }
 
+// One writer for both streams is common, and must not be written to twice at
+// a time; with -race this test sees it.
+func TestOneWriterMayTakeBothStreams(t *testing.T) {
+	both(t, func(t *testing.T, cl *client.Client) {
+		var out bytes.Buffer
+		exit, err := cl.Exec(within(t), sh("for i in $(seq 200); do echo out; echo err >&2; done"), client.Stdio{Stdout: &out, Stderr: &out})
+		if err != nil || exit.Code != 0 || strings.Count(out.String(), "out\n") != 200 || strings.Count(out.String(), "err\n") != 200 {
+			t.Errorf("%+v, %v, %d bytes", exit, err, out.Len())
+		}
+	})
+}
+
 // endless never ends and never blocks.
 type endless struct{}
 

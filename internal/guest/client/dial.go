@@ -86,6 +86,11 @@ func adopt(f *os.File) (HalfCloser, error) {
 			err = errors.New("not a TCP socket")
 		}
 	}
+	if err == nil {
+		// A listener is a TCP socket too, and reading from it is not to be
+		// tried.
+		_, err = unix.Getpeername(fd)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: passed descriptor: %v", protocol.ErrProtocol, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"sync"
 	"syscall"
 	"time"
 
@@ -39,7 +41,8 @@ type ExecRequest struct {
 // process of the machine that keeps a descriptor of one could write to it or
 // type into it long after the command ended.
 type Stdio struct {
-	// Stdin is read until its end. A Read that waits when the command ends
+	// Stdout and Stderr may be one writer, which is then written to by one
+	// goroutine at a time. Stdin is read until its end. A Read that waits when the command ends
 	// is left alone: it ends by itself and what it read is lost.
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -116,6 +119,11 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		done chan error
 	}
 	sinks := map[protocol.Kind]*sink{}
+	if same(s.Stdout, s.Stderr) {
+		// As with os/exec: one writer for both hears from one at a time.
+		w := &lockedWriter{w: s.Stdout}
+		s.Stdout, s.Stderr = w, w
+	}
 	add := func(kind protocol.Kind, w io.Writer) {
 		if w == nil {
 			w = io.Discard
@@ -180,6 +188,26 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		return protocol.Exit{}, fmt.Errorf("lost the guest while a command ran: %w", unexpected(err))
 	}
 	return exit, nil
+}
+
+// same reports whether both are one writer.
+func same(a, b io.Writer) bool {
+	if a == nil || b == nil || reflect.TypeOf(a) != reflect.TypeOf(b) || !reflect.TypeOf(a).Comparable() {
+		return false
+	}
+	return reflect.ValueOf(a).Comparable() && a == b
+}
+
+// A lockedWriter can be written to concurrently.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer // guarded by mu
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // errLost ends the streams of a command whose connection was lost.

@@ -24,6 +24,13 @@ func DefaultCapabilities() []string {
 	}
 }
 
+// WithAgents returns caps and what the guest itself works with.
+func WithAgents(caps []string) []string {
+	all := slices.Concat(caps, agentCapabilities)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // CheckCapabilities reports a name that is no capability.
 func CheckCapabilities(caps []string) error {
 	_, err := mask64(caps)

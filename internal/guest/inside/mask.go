@@ -3,6 +3,7 @@ package inside
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,12 @@ var (
 	}
 	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
+
+// Masked returns the paths that every machine hides.
+func Masked() []string { return slices.Clone(masked) }
+
+// ReadOnly returns the paths that no machine can write.
+func ReadOnly() []string { return slices.Clone(readOnly) }
 
 // mask hides and protects parts of /proc and /sys.
 func mask() error {

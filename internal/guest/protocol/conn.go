@@ -174,7 +174,10 @@ func (c *Conn) receive(p []byte) (int, error) {
 	if oobn > 0 {
 		c.collect(oob[:oobn])
 	}
-	if n == 0 && err == nil {
+	if err != nil {
+		return 0, err // ReadMsgUnix says -1
+	}
+	if n == 0 {
 		err = io.EOF
 	}
 	return n, err

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kitbox-dev/kitbox/internal/driver/namespace/userns"
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 

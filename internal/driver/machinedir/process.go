@@ -1,10 +1,9 @@
-package namespace
+package machinedir
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -14,40 +13,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process is a handle on a process that no later one with its pid can be
+// A Process is a handle on a process that no later one with its pid can be
 // mistaken for.
-type process struct {
-	pid int
+type Process struct {
+	PID int
 	f   *os.File // a pidfd
 }
 
-// findProcess opens pid if it still is the process that started at start ticks.
-func findProcess(pid int, start uint64) (*process, error) {
+// FindProcess opens pid if it still is the process that started at start ticks.
+func FindProcess(pid int, start uint64) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{pid, os.NewFile(uintptr(fd), "pidfd")}
+	p := &Process{pid, os.NewFile(uintptr(fd), "pidfd")}
 	// After the handle is open: what is read now belongs to it, or it ended.
-	got, err := startTicks(pid)
-	if err != nil || got != start || p.ended() {
-		p.close()
+	got, err := StartTicks(pid)
+	if err != nil || got != start || p.Ended() {
+		p.Close()
 		return nil, os.ErrProcessDone
 	}
 	return p, nil
 }
 
-func (p *process) close() { p.f.Close() }
+// Close gives the handle up; the process goes on.
+func (p *Process) Close() { p.f.Close() }
 
-// ended reports whether the process has ended; a zombie has.
-func (p *process) ended() bool {
+// Ended reports whether the process has ended; a zombie has.
+func (p *Process) Ended() bool {
 	fds := []unix.PollFd{{Fd: int32(p.f.Fd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1
 }
 
-// kill sends SIGKILL. A process that has ended already is no error.
-func (p *process) kill() error {
+// Kill sends SIGKILL. A process that has ended already is no error.
+func (p *Process) Kill() error {
 	err := unix.PidfdSendSignal(int(p.f.Fd()), unix.SIGKILL, nil, 0)
 	if err == unix.ESRCH {
 		return nil
@@ -55,8 +55,8 @@ func (p *process) kill() error {
 	return err
 }
 
-// wait waits for the end of the process or of ctx.
-func (p *process) wait(ctx context.Context) error {
+// Wait waits for the end of the process or of ctx.
+func (p *Process) Wait(ctx context.Context) error {
 	for {
 		d := time.Second
 		if end, ok := ctx.Deadline(); ok {
@@ -74,11 +74,11 @@ func (p *process) wait(ctx context.Context) error {
 }
 
 // poll waits up to d for the process to end and returns early when ctx is done.
-func (p *process) poll(ctx context.Context, d time.Duration) bool {
+func (p *Process) poll(ctx context.Context, d time.Duration) bool {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		time.Sleep(min(d, 10*time.Millisecond))
-		return p.ended()
+		return p.Ended()
 	}
 	var done sync.WaitGroup
 	done.Add(1)
@@ -98,8 +98,8 @@ func (p *process) poll(ctx context.Context, d time.Duration) bool {
 	return err == nil && fds[0].Revents != 0
 }
 
-// startTicks reads when a process started.
-func startTicks(pid int) (uint64, error) {
+// StartTicks reads when a process started.
+func StartTicks(pid int) (uint64, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, err
@@ -113,8 +113,8 @@ func startTicks(pid int) (uint64, error) {
 	return strconv.ParseUint(string(f[19]), 10, 64)
 }
 
-// bootID identifies this run of the kernel.
-var bootID = sync.OnceValue(func() string {
+// BootID identifies this run of the kernel.
+var BootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "unknown"
@@ -122,44 +122,48 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(b))
 })
 
-// A child is a guest that this process started and must reap.
-type child struct {
-	done chan struct{} // closed when it has been reaped
+// Children are the guests that one driver of this process started, by machine,
+// so that none of them stays behind as a zombie. The zero value is ready.
+type Children struct {
+	mu     sync.Mutex
+	reaped map[string]chan struct{} // guarded by mu; closed when reaped
 }
 
-// adopt waits for cmd in the background; the goroutine ends with the guest.
-func (d *Driver) adopt(id string, wait func() error) {
-	c := &child{done: make(chan struct{})}
-	d.mu.Lock()
-	if d.children == nil {
-		d.children = map[string]*child{}
+// Adopt calls wait, which reaps a guest, in the background; the goroutine ends
+// with the guest. ended, if not nil, is called then.
+func (c *Children) Adopt(id string, wait func() error, ended func(error)) {
+	done := make(chan struct{})
+	c.mu.Lock()
+	if c.reaped == nil {
+		c.reaped = map[string]chan struct{}{}
 	}
-	d.children[id] = c
-	d.mu.Unlock()
+	c.reaped[id] = done
+	c.mu.Unlock()
 	go func() {
 		err := wait()
-		d.mu.Lock()
-		if d.children[id] == c {
-			delete(d.children, id)
+		c.mu.Lock()
+		if c.reaped[id] == done {
+			delete(c.reaped, id)
 		}
-		d.mu.Unlock()
-		d.log().Debug("guest ended", "machine", id, "err", err)
-		close(c.done)
+		c.mu.Unlock()
+		close(done)
+		if ended != nil {
+			ended(err)
+		}
 	}()
 }
 
-// reaped waits, shortly, until this process has reaped the guest of id.
-func (d *Driver) reaped(id string) {
-	d.mu.Lock()
-	c := d.children[id]
-	d.mu.Unlock()
-	if c == nil {
+// Reaped waits, for some seconds, until the guest of id has been reaped if it
+// is a child of this process. It has ended already.
+func (c *Children) Reaped(id string) {
+	c.mu.Lock()
+	done := c.reaped[id]
+	c.mu.Unlock()
+	if done == nil {
 		return
 	}
 	select {
-	case <-c.done:
+	case <-done:
 	case <-time.After(5 * time.Second):
 	}
 }
-
-var errWouldNotDie = fmt.Errorf("its guest does not end even when killed; it waits in the kernel")

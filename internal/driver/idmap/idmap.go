@@ -1,0 +1,79 @@
+// Package idmap makes mounts that translate owners, attached nowhere: a
+// descriptor is all there is of them, so nothing has to be cleaned up.
+package idmap
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Shift returns a user namespace with the map m, which is not the identity.
+// guest is the path of kit-guest. The namespace exists as long as the file.
+func Shift(guest string, m plan.IDMap) (*os.File, error) {
+	one := syscall.SysProcIDMap{ContainerID: 0, HostID: int(m.Base), Size: int(m.Size)}
+	return hold(guest, one, one)
+}
+
+// Owner returns a user namespace that maps the host's user and group of o to
+// the machine's, whose ids begin at base, and nothing else.
+func Owner(guest string, o *plan.OwnerMap, base uint32) (*os.File, error) {
+	return hold(guest,
+		syscall.SysProcIDMap{ContainerID: int(o.HostUID), HostID: int(base + o.MachineUID), Size: 1},
+		syscall.SysProcIDMap{ContainerID: int(o.HostGID), HostID: int(base + o.MachineGID), Size: 1})
+}
+
+// hold makes a user namespace. It takes a process to make one with; this one
+// waits for the end of its stdin, which is the end of this function.
+func hold(guest string, uids, gids syscall.SysProcIDMap) (*os.File, error) {
+	cmd := exec.Command(guest, "hold")
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{uids},
+		GidMappings: []syscall.SysProcIDMap{gids},
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		in.Close()
+		return nil, fmt.Errorf("making a user namespace for an id map: %w", userns.Explain(err))
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+	in.Close()
+	_ = cmd.Wait()
+	return ns, err
+}
+
+// Detached returns a mount of source, and of all that is mounted below it, with
+// attributes attr, that is attached nowhere.
+func Detached(source string, attr unix.MountAttr) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		if err == unix.ENOSYS {
+			return nil, fmt.Errorf("this kernel is too old, 5.12 is needed: %w", kiterr.ErrUnavailable)
+		}
+		return nil, fmt.Errorf("taking a mount of %s: %w", source, err)
+	}
+	f := os.NewFile(uintptr(fd), source)
+	if attr.Attr_set == 0 {
+		return f, nil
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		f.Close()
+		if err == unix.EINVAL && attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 {
+			return nil, fmt.Errorf("the filesystem of %s, or one mounted below it, cannot shift ids; use ext4, xfs, btrfs or tmpfs: %w", source, kiterr.ErrUnavailable)
+		}
+		return nil, fmt.Errorf("setting attributes of a mount of %s: %w", source, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,113 @@
+package oci
+
+import (
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// guestInside is where the machine sees the guest's program. It is in no
+// image, and read-only.
+const guestInside = "/.kit-guest"
+
+// specOf is the runtime's configuration for p.
+func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spec {
+	caps := p.Capabilities
+	if len(caps) == 0 {
+		caps = inside.DefaultCapabilities()
+	}
+	// The guest keeps what it works with and bounds its commands to caps; no
+	// filter here, since the guest installs its own, the same everywhere.
+	all := inside.WithAgents(caps)
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDMap.Base, Size: p.IDMap.Size}}
+	return &specs.Spec{
+		Version:  "1.0.2",
+		Hostname: p.Hostname,
+		Root:     &specs.Root{Path: st.root()},
+		Process: &specs.Process{
+			Args:            []string{guestInside, "serve", strings.Join(caps, ",")},
+			Env:             []string{"PATH=/"}, // some runtimes want one
+			Cwd:             "/",
+			NoNewPrivileges: true,
+			Capabilities:    &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all},
+		},
+		Mounts: mountsOf(p, st),
+		Linux: &specs.Linux{
+			UIDMappings: ids,
+			GIDMappings: ids,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.UserNamespace},
+				{Type: specs.CgroupNamespace},
+			},
+			CgroupsPath:   "/kitbox/" + group,
+			Resources:     resources(l),
+			MaskedPaths:   inside.Masked(),
+			ReadonlyPaths: inside.ReadOnly(),
+			Sysctl:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
+		},
+	}
+}
+
+func mountsOf(p plan.Machine, st *stage) []specs.Mount {
+	ms := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: guestInside, Type: "bind", Source: st.guestFile(), Options: []string{"bind", "ro", "nosuid", "nodev"}},
+	}
+	for i, m := range p.Mounts {
+		s := specs.Mount{Destination: path.Clean(m.Path)}
+		if m.Kind == plan.MountBind {
+			s.Type, s.Source = "bind", st.bind(i)
+			s.Options = []string{"rbind", "nosuid", "nodev"}
+		} else {
+			mode := m.Mode
+			if mode == 0 {
+				mode = 0o755
+			}
+			size := m.SizeBytes
+			if size == 0 && p.Limits.MemoryBytes > 0 {
+				size = p.Limits.MemoryBytes / 2
+			}
+			s.Type, s.Source = "tmpfs", "tmpfs"
+			s.Options = []string{"nosuid", "nodev", "mode=" + strconv.FormatUint(uint64(mode), 8),
+				"uid=" + strconv.FormatUint(uint64(m.UID), 10), "gid=" + strconv.FormatUint(uint64(m.GID), 10)}
+			if size > 0 {
+				s.Options = append(s.Options, "size="+strconv.FormatInt(size, 10))
+			}
+		}
+		if m.ReadOnly {
+			s.Options = append(s.Options, "ro")
+		}
+		ms = append(ms, s)
+	}
+	return ms
+}
+
+func resources(l cgroup.Limits) *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if l.MemoryBytes > 0 {
+		n, swap := l.MemoryBytes, l.MemoryBytes // swap here is the sum of both
+		r.Memory = &specs.LinuxMemory{Limit: &n, Swap: &swap}
+	}
+	if l.CPUMillis > 0 {
+		period := uint64(100_000)
+		quota := max(l.CPUMillis*100, 1000)
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+	}
+	if l.Pids > 0 {
+		n := l.Pids
+		r.Pids = &specs.LinuxPids{Limit: &n}
+	}
+	return r
+}
