@@ -28,6 +28,7 @@ func BenchmarkStart(b *testing.B) {
 
 func benchmarkStart(b *testing.B, staged bool) {
 	p := policy(b, "runtime allow *.example.com")
+	var cpu time.Duration
 	var starts, closes []time.Duration
 	for b.Loop() {
 		g := newGuest(b)
@@ -38,12 +39,13 @@ func benchmarkStart(b *testing.B, staged bool) {
 				b.Fatal(err)
 			}
 		}
-		t := time.Now()
+		t, used := time.Now(), cpuTime()
 		x, err := control.Start(context.Background(), c)
 		if err != nil {
 			b.Fatal(err)
 		}
 		starts = append(starts, time.Since(t))
+		cpu += cpuTime() - used
 		t = time.Now()
 		if err := x.Close(); err != nil {
 			b.Fatal(err)
@@ -51,6 +53,7 @@ func benchmarkStart(b *testing.B, staged bool) {
 		closes = append(closes, time.Since(t))
 		g.ns.Close()
 	}
+	b.ReportMetric(cpu.Seconds()*1000/float64(len(starts)), "ms-start-cpu")
 	sort.Slice(closes, func(i, j int) bool { return closes[i] < closes[j] })
 	b.ReportMetric(float64(closes[len(closes)/2].Microseconds())/1000, "ms-close-p50")
 	sort.Slice(starts, func(i, j int) bool { return starts[i] < starts[j] })

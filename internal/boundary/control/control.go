@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
@@ -59,7 +61,10 @@ func Hosts(hostname string) string {
 // Limits bound what one sandbox can make the boundary hold or do. A zero field
 // means its default, which is stated where the field leads.
 type Limits struct {
-	Flows        int           // connections at a time; see [proxy.Proxy.MaxFlows]
+	// Flows is how many connections there are at a time. Zero means that of
+	// [proxy.Proxy.MaxFlows], or less if the process may not open as many
+	// descriptors.
+	Flows        int
 	Names        int           // synthetic names; see [dns.NewTable]
 	DNSPerSecond int           // see [dns.Server.PerSecond]
 	DialTimeout  time.Duration // see [proxy.Proxy.DialTimeout]
@@ -82,8 +87,8 @@ type Config struct {
 	Policy *egress.Policy
 	Routes []plan.Route
 
-	// Log is told of every decision, concurrently. Nil discards; see
-	// [audit.Log.Write].
+	// Log is told of every decision, concurrently; it must not call the
+	// Boundary. Nil discards; see [audit.Log.Write].
 	Log func(audit.Decision)
 
 	// Names is what [Boundary.Names] returned in an earlier life, so that
@@ -96,7 +101,7 @@ type Config struct {
 	OnName func(dns.Entry)
 
 	// Lookup and Dial replace the host's resolver and TCP; nil uses them.
-	// Addresses are judged between the two all the same.
+	// Both must heed ctx. Addresses are judged between the two all the same.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
@@ -185,10 +190,14 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		}
 	}
 	b.rules.Store(&proxy.Rules{Phase: c.Phase, Policy: c.Policy, Routes: routes})
+	flows := c.Limits.Flows
+	if flows == 0 {
+		flows = affordable()
+	}
 	b.proxy = &proxy.Proxy{
 		Rules: func() proxy.Rules { return *b.rules.Load() },
 		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
-		MaxFlows: c.Limits.Flows, DialTimeout: c.Limits.DialTimeout,
+		MaxFlows: flows, DialTimeout: c.Limits.DialTimeout,
 		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle,
 	}
 	resolver := &dns.Server{
@@ -230,6 +239,18 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// affordable returns how many flows the descriptors of the process suffice for,
+// or 0 for the default if that many. Out of descriptors, nothing could be
+// accepted and refused any more.
+func affordable() int {
+	const perFlow, others, enough = 6, 256, 2048
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur >= enough*perFlow+others {
+		return 0
+	}
+	return max(16, (int(l.Cur)-others)/perFlow)
 }
 
 // SetPhase moves the sandbox to another phase. When it returns, no connection

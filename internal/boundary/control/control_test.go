@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -213,6 +214,100 @@ func TestOtherPacketsAreRejectedAtOnceAndLogged(t *testing.T) {
 		t.Error(err)
 	}
 	log.wait(t, "the ping", func(d audit.Decision) bool { return d.Protocol == "icmp" && d.Host == "169.254.169.254" })
+}
+
+// TestRootInsideChangesNothing does what only root in the sandbox can: it
+// rearranges the sandbox's own network and writes packets by hand.
+func TestRootInsideChangesNothing(t *testing.T) {
+	g := newGuest(t)
+	touched := make(chan string, 16)
+	canary := serve(t, "tcp4", func(c net.Conn) { touched <- c.RemoteAddr().String() })
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	log := newDecisions()
+	start(t, g, control.Config{Log: log.log, Policy: policy(t, "runtime allow *")})
+	err = g.do(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		i, err := h.LinkByName(control.Interface)
+		if err != nil {
+			return err
+		}
+		// Loopback addresses go out by eth0 now.
+		for _, local := range []string{"127.0.0.0/8", "127.0.0.1/32"} {
+			_, dst, _ := net.ParseCIDR(local)
+			if err := h.RouteDel(&netlink.Route{Dst: dst, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: 1, Scope: netlink.SCOPE_HOST}); err != nil {
+				return fmt.Errorf("deleting the local route of %s: %w", local, err)
+			}
+		}
+		_, dst, _ := net.ParseCIDR("127.0.0.0/8")
+		if err := h.RouteAdd(&netlink.Route{Dst: dst, LinkIndex: i.Attrs().Index, Gw: control.Gateway4.AsSlice()}); err != nil {
+			return fmt.Errorf("routing loopback out: %w", err)
+		}
+		os.WriteFile("/proc/sys/net/ipv4/conf/all/route_localnet", []byte("1"), 0)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = g.do(func() error {
+		d := net.Dialer{Timeout: 300 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: control.Guest4.AsSlice()}}
+		if c, err := d.Dial("tcp", canary.String()); err == nil {
+			read(c)
+			c.Close()
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		send := func(src, dst netip.Addr, proto byte, id, offset uint16, payload []byte) error {
+			b := []byte{0x45, 0, 0, byte(20 + len(payload)), byte(id >> 8), byte(id), byte(offset >> 8), byte(offset), 64, proto, 0, 0}
+			b = append(append(append(b, src.AsSlice()...), dst.AsSlice()...), payload...)
+			return unix.Sendto(fd, b, 0, &unix.SockaddrInet4{Addr: dst.As4()})
+		}
+		port := func(p uint16) []byte { return []byte{byte(p >> 8), byte(p)} }
+		lo := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		to := uint16(udp.LocalAddr().(*net.UDPAddr).Port)
+		datagram := append(append([]byte{0x30, 0x39}, port(to)...), 0, 16, 0, 0, 'e', 's', 'c', 'a', 'p', 'e', 'e', 'e')
+		for _, src := range []netip.Addr{control.Guest4, control.Gateway4, lo, netip.MustParseAddr("10.0.0.1")} {
+			for _, dst := range []netip.Addr{lo, control.Gateway4, netip.MustParseAddr("192.0.2.1")} {
+				if err := send(src, dst, unix.IPPROTO_UDP, 0, 0, datagram); err != nil && !errors.Is(err, unix.EINVAL) {
+					return fmt.Errorf("from %s to %s: %w", src, dst, err)
+				}
+			}
+		}
+		// A question to another resolver in two fragments, the first without
+		// the ports' worth of data.
+		query := append(append([]byte{0x30, 0x39}, port(53)...), 0, 24, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+		dns := netip.MustParseAddr("9.9.9.9")
+		if err := send(control.Guest4, dns, unix.IPPROTO_UDP, 77, 0x2000, query[:8]); err != nil {
+			return err
+		}
+		return send(control.Guest4, dns, unix.IPPROTO_UDP, 77, 1, query[8:])
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := log.wait(t, "the fragments", func(d audit.Decision) bool { return d.Host == "9.9.9.9" })
+	if d.Kind != audit.Packet || d.Verdict != audit.Deny || d.Port != 53 {
+		t.Errorf("logged %+v", d)
+	}
+	udp.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, from, err := udp.ReadFrom(make([]byte, 64)); err == nil {
+		t.Errorf("%d bytes from %s reached the host's loopback", n, from)
+	}
+	select {
+	case from := <-touched:
+		t.Errorf("%s reached the host's loopback", from)
+	default:
+	}
 }
 
 func TestFloodOfPacketsIsCounted(t *testing.T) {
@@ -574,9 +669,11 @@ func TestManyFlowsAtOnce(t *testing.T) {
 }
 
 func TestManyBoundariesAtOnce(t *testing.T) {
+	const n = 12
 	at := serve(t, "tcp4", echo)
+	var slow atomic.Int32
 	var wg sync.WaitGroup
-	for range 12 {
+	for range n {
 		g := newGuest(t)
 		wg.Go(func() {
 			b, err := control.Start(context.Background(), control.Config{
@@ -587,25 +684,32 @@ func TestManyBoundariesAtOnce(t *testing.T) {
 				return
 			}
 			defer b.Close()
-			began := time.Now()
-			c, err := g.dialName("ip4", "echo.example", 80)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			// A packet that is lost on a link that is not ready costs a
-			// second; so does the one after it.
-			if took := time.Since(began); took > 900*time.Millisecond {
-				t.Errorf("the first connection took %v", took)
-			}
-			io.WriteString(c, "x")
-			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-				t.Error(err)
+			for _, network := range []string{"ip4", "ip6"} {
+				began := time.Now()
+				c, err := g.dialName(network, "echo.example", 80)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				// A packet that is lost because the link is not ready costs
+				// a second.
+				if time.Since(began) > 900*time.Millisecond {
+					slow.Add(1)
+				}
+				io.WriteString(c, "x")
+				if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
 	wg.Wait()
+	// A busy machine may be slow once; a link that is not ready was in one
+	// case of four.
+	if slow.Load() > n/6 {
+		t.Errorf("%d of %d first connections took a second", slow.Load(), 2*n)
+	}
 }
 
 func TestFloodOfConnectionsIsBounded(t *testing.T) {
@@ -691,5 +795,26 @@ func TestSandboxWithoutIPv6(t *testing.T) {
 	speak(t, c)
 	if a, err := g.resolve("echo.example", "ip6"); err == nil {
 		t.Errorf("a sandbox without IPv6 is told of %s", a)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	fields := map[string][]string{}
+	for _, l := range strings.Split(strings.TrimSpace(control.Hosts("box")), "\n") {
+		f := strings.Fields(l)
+		for _, name := range f[1:] {
+			fields[name] = append(fields[name], f[0])
+		}
+	}
+	for name, want := range map[string][]string{
+		"localhost": {"127.0.0.1", "::1"},
+		"box":       {control.Guest4.String(), control.Guest6.String()},
+	} {
+		if !slices.Equal(fields[name], want) {
+			t.Errorf("%s is %v, want %v", name, fields[name], want)
+		}
+	}
+	if s := control.Hosts(""); strings.Contains(s, control.Guest4.String()) {
+		t.Errorf("Hosts without a name: %s", s)
 	}
 }

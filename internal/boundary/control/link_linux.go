@@ -31,13 +31,13 @@ const (
 )
 
 // A link is the kernel's part of a boundary: the namespace, its sockets and
-// the veth pair.
+// the veth pair. Nothing but the sockets holds the namespace, and no more than
+// the process holds them.
 type link struct {
 	tcp    []net.Listener // transparent: every TCP connection of the sandbox
 	dnsTCP []net.Listener
 	dnsUDP []*net.UDPConn
 
-	netns  *os.File // keeps the namespace while the sockets come and go
 	routes *netlink.Handle
 	filter *filter
 	v6     bool // the kernel has IPv6
@@ -81,13 +81,10 @@ func (l *link) build() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("new network namespace: %w: %w", kiterr.ErrUnavailable, err)
 	}
-	var err error
-	if l.netns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
-		return err
-	}
 	if err := quieten(); err != nil {
 		return err
 	}
+	var err error
 	l.v6 = hasIPv6()
 	if l.filter, err = newFilter(l.v6); err != nil {
 		return err
@@ -267,7 +264,7 @@ func (l *link) join(inside *netlink.Handle, guest *os.File) error {
 	if err := raise(inside, eth, l.guest6, prefix(Guest4), prefix(Guest6)); err != nil {
 		return fmt.Errorf("%s: %w", Interface, err)
 	}
-	if err := errors.Join(settle(l.routes, index), settle(inside, eth.Attrs().Index)); err != nil {
+	if err := errors.Join(settle(l.routes, index, l.v6, Gateway6), settle(inside, eth.Attrs().Index, l.guest6, Guest6)); err != nil {
 		return err
 	}
 	for _, gw := range families(l.guest6, Gateway4, Gateway6) {
@@ -278,22 +275,38 @@ func (l *link) join(inside *netlink.Handle, guest *os.File) error {
 	return nil
 }
 
-// settle waits until an interface that is up carries packets. The end that was
-// raised first drops them until the kernel's link watcher has seen that the
-// other is up, and then a client waits a second for its first retry. Newer
-// kernels do the watcher's work when they are asked.
-func settle(h *netlink.Handle, index int) error {
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(200 * time.Microsecond) {
-		i, err := h.LinkByIndex(index)
-		switch {
-		case err != nil:
-			return err
-		case i.Attrs().OperState == netlink.OperUp:
-			return nil
-		case time.Now().After(deadline):
-			return fmt.Errorf("%s is up but carries nothing", i.Attrs().Name)
+// settle waits until an interface that is up carries packets. The kernel is not
+// done when it says so: the end that was raised first drops packets until the
+// link watcher has seen that the other is up, and an IPv6 address is neither
+// local nor found by its neighbour until a worker has been there. A client that
+// comes too early waits a second for its first retry.
+func settle(h *netlink.Handle, index int, v6 bool, addr netip.Addr) error {
+	deadline := time.Now().Add(2 * time.Second)
+	wait := func(what string, ready func() (bool, error)) error {
+		for {
+			if ok, err := ready(); ok || err != nil {
+				return err
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s does not come up: %s", addr, what)
+			}
+			time.Sleep(50 * time.Microsecond)
 		}
 	}
+	err := wait("the link carries nothing", func() (bool, error) {
+		i, err := h.LinkByIndex(index)
+		return err == nil && i.Attrs().OperState == netlink.OperUp, err
+	})
+	if err != nil || !v6 {
+		return err
+	}
+	return wait("the address is not local", func() (bool, error) {
+		rs, err := h.RouteGet(addr.AsSlice())
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+			return false, nil
+		}
+		return err == nil && len(rs) > 0 && rs[0].Type == unix.RTN_LOCAL, err
+	})
 }
 
 // raise gives an interface its two addresses and brings it up.
@@ -382,7 +395,7 @@ func (l *link) closeListeners() {
 	}
 }
 
-// close lets go of the namespace, which ends with that. Deleting the link first
+// close closes the last sockets, and with them the namespace. Deleting the link first
 // would say the same to the kernel and wait 40 ms for it.
 func (l *link) close() {
 	if l.filter != nil {
@@ -390,9 +403,6 @@ func (l *link) close() {
 	}
 	if l.routes != nil {
 		l.routes.Close()
-	}
-	if l.netns != nil {
-		l.netns.Close()
 	}
 }
 

@@ -1,9 +1,45 @@
 package control
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+func TestQuietenUndoesWhatTheHostHasTurnedOn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, or root of a user namespace; TestRootless covers the latter")
+	}
+	err := inThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for _, s := range sysctls {
+			other := "1"
+			if s.value == "1" {
+				other = "0"
+			}
+			if err := os.WriteFile(s.path, []byte(other), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+		if err := quieten(); err != nil {
+			return err
+		}
+		for _, s := range sysctls {
+			if _, err := os.Stat(s.path); err == nil && !sysctlIs(s.path, s.value) {
+				t.Errorf("%s is not %s", s.path, s.value)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestParsePacket(t *testing.T) {
 	v4 := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 2, 8, 8, 8, 8, 0x10, 0, 0, 53}

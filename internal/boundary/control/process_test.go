@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -25,8 +26,12 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(roleEnv) == "keeper" {
+	switch os.Getenv(roleEnv) {
+	case "keeper":
 		keep()
+		return
+	case "machine":
+		io.Copy(io.Discard, os.Stdin)
 		return
 	}
 	os.Exit(m.Run())
@@ -99,6 +104,44 @@ func TestNothingFlowsOnceTheKeeperIsKilled(t *testing.T) {
 	speak(t, again)
 }
 
+// TestMachineInAUserNamespace guards a namespace that belongs to a user
+// namespace of its own, as that of a machine does.
+func TestMachineInAUserNamespace(t *testing.T) {
+	needNamespaces(t)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleEnv+"=machine")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	g := &guest{t: t, ns: ns}
+	at := serve(t, "tcp4", echo)
+	start(t, g, control.Config{Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)}})
+	for _, network := range []string{"ip4", "ip6"} {
+		c, err := g.dialName(network, "echo.example", 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		speak(t, c)
+	}
+}
+
 // TestRootless runs this package's tests again as an ordinary user of the host
 // who is root in a user namespace, with the host's network namespace.
 func TestRootless(t *testing.T) {
@@ -106,7 +149,10 @@ func TestRootless(t *testing.T) {
 		t.Skip("this is the inner run")
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to map a range of ids; as an ordinary user, run the tests under unshare -Ur")
+		t.Skip("needs root to map a range of ids; as an ordinary user, run the tests under unshare -Urm")
+	}
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || len(strings.Fields(string(m))) != 3 || strings.Fields(string(m))[2] != "4294967295" {
+		t.Skip("this is a user namespace already, so every other test is a rootless one")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()

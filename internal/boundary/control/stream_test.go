@@ -182,6 +182,35 @@ func TestHalfCloseAndResetArePassedOn(t *testing.T) {
 	}
 }
 
+func TestWhatWasSentBeforeAResetArrives(t *testing.T) {
+	const size = 1 << 20
+	g := newGuest(t)
+	broke := make(chan error, 1)
+	at := serve(t, "tcp4", func(c net.Conn) {
+		_, err := c.Write(make([]byte, size))
+		// What the boundary has acknowledged is the boundary's to deliver.
+		raw, _ := c.(*net.TCPConn).SyscallConn()
+		for left := 1; err == nil && left > 0; runtime.Gosched() {
+			err = raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		}
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		broke <- err
+	})
+	start(t, g, control.Config{Policy: policy(t, "runtime allow rude.example"), Routes: []plan.Route{route("rude.example", at)}})
+	c, err := g.dialName("ip4", "rude.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-broke; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := read(c); len(got) != size || !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%d bytes of %d, then %v; want all, then the reset", len(got), size, err)
+	}
+}
+
 func TestSlowHelloAndIdleConnectionsEnd(t *testing.T) {
 	g := newGuest(t)
 	at := serve(t, "tcp4", func(c net.Conn) { io.Copy(io.Discard, c) })
@@ -249,6 +278,61 @@ func TestAnswersAreFilteredBeforeDialling(t *testing.T) {
 	}
 	d := log.wait(t, "the connection", func(d audit.Decision) bool { return d.Kind == audit.Connect })
 	if d.Dialled != netip.AddrPortFrom(backup, 80).String() {
+		t.Errorf("logged %+v", d)
+	}
+}
+
+// TestChangeWhileDialling changes the rules at the moments when a connection has
+// been judged but does not exist yet.
+func TestChangeWhileDialling(t *testing.T) {
+	g := newGuest(t)
+	public := netip.MustParseAddr("93.184.216.34")
+	at := serve(t, "tcp4", echo)
+	inLookup, inDial := make(chan struct{}), make(chan struct{})
+	dialOn := make(chan struct{})
+	log := newDecisions()
+	allow := []string{"runtime allow one.example", "runtime allow two.example"}
+	b := start(t, g, control.Config{
+		Log: log.log, Policy: policy(t, allow...),
+		Lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			if name == "one.example" {
+				close(inLookup)
+				<-ctx.Done() // until it is cut
+				return nil, ctx.Err()
+			}
+			return []netip.Addr{public}, nil
+		},
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			close(inDial)
+			<-dialOn
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", at.String())
+		},
+	})
+	c, err := g.dialName("ip4", "one.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-inLookup
+	b.SetPolicy(policy(t, append(allow, "runtime deny one.example")...))
+	if err := refused(c, nil); err != nil {
+		t.Errorf("revoked during the lookup: %v", err)
+	}
+
+	// The name stays allowed, but the address that is being dialled does not.
+	c, err = g.dialName("ip4", "two.example", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-inDial
+	b.SetPolicy(policy(t, append(allow, "runtime deny 93.184.0.0/16 operator")...))
+	close(dialOn)
+	c.Write([]byte("ping\n"))
+	if err := refused(c, nil); err != nil {
+		t.Errorf("address revoked while it was dialled: %v", err)
+	}
+	d := log.wait(t, "the address", func(d audit.Decision) bool { return d.Kind == audit.Cut && d.Host == "two.example" })
+	if d.Rule != "93.184.0.0/16" || d.Source != "operator" {
 		t.Errorf("logged %+v", d)
 	}
 }

@@ -91,7 +91,8 @@ func (s *Server) ServeUDP(pc *net.UDPConn) error {
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			continue // an ICMP error about an earlier answer
+			time.Sleep(time.Millisecond) // an ICMP error about an earlier answer, most likely
+			continue
 		}
 		if out = s.Answer(buf[:n], out[:0]); out != nil {
 			pc.WriteToUDPAddrPort(out, from) // a client that is gone asks again

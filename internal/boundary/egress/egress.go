@@ -67,7 +67,8 @@ type index struct {
 type rule struct {
 	order int // position in the policy: the first declared is the one reported
 	pattern
-	text, source string
+	operator bool    // wrote it
+	verdict  Verdict // if it decides
 }
 
 // New returns the policy made of rules; they are copied. The error lists every
@@ -91,11 +92,11 @@ func New(rules []plan.EgressRule) (*Policy, error) {
 			l = new(lists)
 			p.phases[r.Phase] = l
 		}
-		x := &l.deny
+		x, v := &l.deny, Verdict{Rule: r.Pattern, Source: r.Source, Why: "denied by " + r.Pattern}
 		if r.Allow {
-			x = &l.allow
+			x, v.Allow, v.Why = &l.allow, true, "allowed by "+r.Pattern
 		}
-		x.add(rule{order: i, pattern: pat, text: r.Pattern, source: r.Source})
+		x.add(rule{order: i, pattern: pat, operator: strings.HasPrefix(r.Source, "operator"), verdict: v})
 	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("%w: %w", kiterr.ErrRefused, errors.Join(errs...))
@@ -215,7 +216,7 @@ func (p *Policy) Decide(r Request) Verdict {
 	}
 	l := p.lists(r.Phase)
 	if d := l.deny.first(h, r.Port, nil); d != nil {
-		return d.denies()
+		return d.verdict
 	}
 	switch {
 	case r.Port == 0:
@@ -228,7 +229,7 @@ func (p *Policy) Decide(r Request) Verdict {
 		return l.addr(r.Phase, h.Addr, r.Port, false)
 	}
 	if a := l.allow.first(h, r.Port, nil); a != nil {
-		return a.allows()
+		return a.verdict
 	}
 	return Verdict{Why: l.nothing(r.Phase, h, r.Port)}
 }
@@ -252,7 +253,7 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 		return true
 	})
 	if deny != nil {
-		return deny.denies()
+		return deny.verdict
 	}
 	l.allow.each(h, func(r *rule) bool {
 		open := r.port == 0 || !slices.Contains(ports, r.port)
@@ -265,7 +266,7 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 		return true
 	})
 	if found != nil {
-		return found.allows()
+		return found.verdict
 	}
 	return Verdict{Why: l.nothing(phase, h, 0)}
 }
@@ -281,7 +282,7 @@ func (p *Policy) DecideAddr(r Request, addr netip.Addr, own bool) Verdict {
 	}
 	l := p.lists(r.Phase)
 	if d := l.deny.first(h, r.Port, nil); d != nil {
-		return d.denies()
+		return d.verdict
 	}
 	if _, ok := classify(h.Addr); !ok && !own {
 		return Verdict{Allow: true, Why: "public address"}
@@ -304,7 +305,7 @@ func (p *Policy) lists(phase plan.Phase) *lists {
 func (l *lists) addr(phase plan.Phase, a netip.Addr, port uint16, own bool) Verdict {
 	h := Host{Addr: a}
 	if r := l.allow.first(h, port, func(r *rule) bool { return l.addrRule(r, a, own) }); r != nil {
-		return r.allows()
+		return r.verdict
 	}
 	s, ok := classify(a)
 	switch {
@@ -326,8 +327,7 @@ func (l *lists) addrRule(r *rule, a netip.Addr, own bool) bool {
 	if r.scope != network {
 		return false
 	}
-	byOperator := strings.HasPrefix(r.source, "operator")
-	if own && !(byOperator && r.prefix.IsSingleIP()) {
+	if own && !(r.operator && r.prefix.IsSingleIP()) {
 		return false
 	}
 	s, ok := classify(a)
@@ -338,17 +338,9 @@ func (l *lists) addrRule(r *rule, a netip.Addr, own bool) bool {
 	case anyone:
 		return s.spells(r.prefix)
 	case operator:
-		return byOperator && s.spells(r.prefix)
+		return r.operator && s.spells(r.prefix)
 	}
 	return false
-}
-
-func (r *rule) allows() Verdict {
-	return Verdict{Allow: true, Rule: r.text, Source: r.source, Why: "allowed by " + r.text}
-}
-
-func (r *rule) denies() Verdict {
-	return Verdict{Rule: r.text, Source: r.source, Why: "denied by " + r.text}
 }
 
 // nothing words the refusal of what no rule allows, and says what is near.

@@ -76,9 +76,8 @@ type Proxy struct {
 
 	own ownAddrs
 
-	mu     sync.Mutex
-	flows  map[*flow]struct{} // guarded by mu
-	closed bool               // guarded by mu
+	mu    sync.Mutex
+	flows map[*flow]struct{} // guarded by mu
 }
 
 // A flow is one connection from the sandbox.
@@ -88,6 +87,7 @@ type flow struct {
 	port   uint16
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
+	ended  chan struct{}      // closed when both sides have been reset or closed
 	done   chan struct{}      // closed when nothing of the flow is left
 
 	mu       sync.Mutex
@@ -134,7 +134,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -169,7 +169,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 			p.mu.Unlock()
 		}()
 		defer cancel()
-		stop := context.AfterFunc(ctx, f.end)
+		stop := context.AfterFunc(ctx, func() { f.end() })
 		defer stop()
 		p.carry(ctx, f, to)
 	})
@@ -196,8 +196,7 @@ func (p *Proxy) Rejudge() int {
 	var cut []*flow
 	var why []egress.Verdict
 	for _, f := range flows {
-		if v := p.judge(rules, f); !v.Allow {
-			f.end()
+		if v := p.judge(rules, f); !v.Allow && f.end() {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
@@ -235,19 +234,21 @@ func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
 }
 
 // end resets both sides and ends what is under way. It can be called at any
-// time and more than once.
-func (f *flow) end() {
-	f.cancel()
+// time and more than once; only the call that did it returns true.
+func (f *flow) end() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cut {
-		return
+		return false
 	}
 	f.cut = true
+	f.cancel() // after the mark: what runs when ctx is done comes here too
+	close(f.ended)
 	reset(f.client)
 	if f.upstream != nil {
 		reset(f.upstream)
 	}
+	return true
 }
 
 // attach makes up the other side of f, unless f has been cut meanwhile.
@@ -313,8 +314,9 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	// there was none yet to judge.
 	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
 		if v := p.judge(now, f); !v.Allow {
-			f.end()
-			p.logCut(now, f, v)
+			if f.end() {
+				p.logCut(now, f, v)
+			}
 			return
 		}
 	}
@@ -406,6 +408,7 @@ func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
 	defer f.mu.Unlock()
 	if !f.cut {
 		f.cut = true
+		close(f.ended)
 		f.client.Close()
 		up.Close()
 	}
@@ -421,7 +424,38 @@ func pump(f *flow, dst, src net.Conn) {
 		}
 	}
 	if err != nil && !errors.Is(err, unix.ENOTCONN) {
+		f.drain(dst)
 		f.end()
+	}
+}
+
+// maxDrain is how long a side that reads slowly may take to read what came
+// before a reset.
+const maxDrain = 5 * time.Second
+
+// drain waits until the kernel has delivered what was written to c. A reset
+// discards the rest, and what src sent before it broke was sent: without the
+// boundary it would have arrived. A flow that is cut does not wait.
+func (f *flow) drain(c net.Conn) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return
+	}
+	for deadline := time.Now().Add(maxDrain); time.Now().Before(deadline); {
+		left := 0
+		err := raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err != nil || left == 0 {
+			return
+		}
+		select {
+		case <-f.ended:
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 
