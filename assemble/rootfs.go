@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -84,7 +85,7 @@ func unpack(ctx context.Context, layers *layer.Store, images *layout.Store, kits
 // A ClashError says that Kits cannot be composed because of their files. It
 // matches [kiterr.ErrRefused].
 type ClashError struct {
-	Clashes []layer.Clash // sorted by path, at least one
+	Clashes []inventory.Clash // sorted by path, at least one
 }
 
 // Error names the first few; the rest is in Clashes.
@@ -103,6 +104,10 @@ func (e *ClashError) Error() string {
 	}
 	if n := len(e.Clashes) - few; n > 0 {
 		fmt.Fprintf(&b, "; and %d more", n)
+	}
+	if c := e.Clashes[0]; c.What == [2]string{"a symlink", "a directory"} {
+		// Most often /bin or /lib, which are symlinks into /usr.
+		return b.String() + ": ship the files at the path that the symlink leads to"
 	}
 	return b.String() + ": leave one of them out"
 }

@@ -39,7 +39,7 @@ func newHome(t testing.TB) *home {
 }
 
 // layer stores a layer of files, given as path=content; a path that ends in a
-// slash is a directory of user 1000.
+// slash is a directory of user 1000, and path@target is a symlink.
 func (h *home) layer(files ...string) fetch.Layer {
 	h.t.Helper()
 	var b bytes.Buffer
@@ -47,6 +47,9 @@ func (h *home) layer(files ...string) fetch.Layer {
 	for _, f := range files {
 		name, content, _ := strings.Cut(f, "=")
 		hdr := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))}
+		if link, to, ok := strings.Cut(f, "@"); ok {
+			hdr = &tar.Header{Name: link, Typeflag: tar.TypeSymlink, Linkname: to}
+		}
 		if strings.HasSuffix(name, "/") {
 			hdr.Typeflag, hdr.Mode, hdr.Uid, hdr.Gid = tar.TypeDir, 0o750, 1000, 1000
 		}
@@ -114,6 +117,18 @@ func TestRootfsRefusesClashes(t *testing.T) {
 		_, err := assemble.Rootfs(t.Context(), h.dir, []*fetch.Kit{work, {Ref: "tool", Layers: []fetch.Layer{h.layer(files...)}}}, nil)
 		var clash *assemble.ClashError
 		if !errors.Is(err, kiterr.ErrRefused) || !errors.As(err, &clash) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Rootfs = %v, want %q", err, want)
+		}
+	}
+}
+
+func TestAFileBelowTheBasesSymlinkIsExplained(t *testing.T) {
+	h := newHome(t)
+	work := &fetch.Kit{Ref: "work", Layers: []fetch.Layer{h.layer("bin@usr/bin", "usr/bin/sh=1")}}
+	for _, files := range [][]string{{"bin/", "bin/tool=1"}, {"bin/tool=1"}} { // stated and implied
+		_, err := assemble.Rootfs(t.Context(), h.dir, []*fetch.Kit{work, {Ref: "tool", Layers: []fetch.Layer{h.layer(files...)}}}, nil)
+		want := "at /bin kit work brings a symlink and kit tool a directory: ship the files at the path that the symlink leads to"
+		if !errors.Is(err, kiterr.ErrRefused) || err.Error() != want {
 			t.Errorf("Rootfs = %v, want %q", err, want)
 		}
 	}

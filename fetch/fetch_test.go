@@ -110,6 +110,21 @@ type fixture struct {
 	images *layout.Store
 }
 
+// builder is a program that becomes the stand-in. A Kit's key depends on the
+// builder's bytes, and the test binary has many.
+func builder(t testing.TB) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := filepath.Join(t.TempDir(), "kit-builder")
+	if err := os.WriteFile(p, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' \"$@\"\n", exe), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 const (
 	descriptor = "schemaVersion: \"3\"\nkind: workload\nargs:\n  base: {default: kitbox.local/base:1, buildArg: KIT_BASE}\n  greeting: {default: x, env: GREETING}\n"
 	recipe     = "ARG KIT_BASE=kitbox.local/base:1\nFROM ${KIT_BASE}\nCOPY . /\n"
@@ -117,12 +132,9 @@ const (
 
 func setup(t *testing.T) *fixture {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	home := t.TempDir()
-	f := &fixture{Fetcher: &fetch.Fetcher{Home: home, Builder: exe}, t: t, dir: filepath.Join(t.TempDir(), "hello")}
+	f := &fixture{Fetcher: &fetch.Fetcher{Home: home, Builder: builder(t)}, t: t, dir: filepath.Join(t.TempDir(), "hello")}
+	var err error
 	if f.images, err = layout.Open(filepath.Join(home, "images")); err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +248,11 @@ func TestEveryChangeOfTheSourcesRebuilds(t *testing.T) {
 			return f.images.Tag(t.Context(), kitImage(t, f.images, "base two"), "kitbox.local/base:1")
 		}, 1},
 		{"the base an arg names", func() error { return f.images.Tag(t.Context(), base, "kitbox.local/other:1") }, 1},
+		{"the builder", func() error {
+			f.Builder = builder(t)
+			text, err := os.ReadFile(f.Builder)
+			return errors.Join(err, os.WriteFile(f.Builder, append(text, "# newer\n"...), 0o755))
+		}, 1},
 		{"an unrelated image", func() error { return f.images.Tag(t.Context(), base, "kitbox.local/unrelated:1") }, 0},
 		{"an ignore file", func() error { f.write(".dockerignore", "*.log\ndata/*\n!data/file\n"); return nil }, 1},
 		{"an ignored file", func() error { f.write("x.log", "noise"); f.write("data/ignored", "noise"); return nil }, 0},
@@ -472,10 +489,6 @@ func TestAnOCILayoutIsAReference(t *testing.T) {
 
 // BenchmarkUnchangedDirectory is the cost of a small Kit that is built already.
 func BenchmarkUnchangedDirectory(b *testing.B) {
-	exe, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
 	dir := filepath.Join(b.TempDir(), "hello")
 	os.MkdirAll(dir, 0o755)
 	for i := range 10 {
@@ -483,7 +496,7 @@ func BenchmarkUnchangedDirectory(b *testing.B) {
 	}
 	os.WriteFile(filepath.Join(dir, "hello.yaml"), []byte(descriptor), 0o644)
 	os.WriteFile(filepath.Join(dir, "hello.dockerfile"), []byte(recipe), 0o644)
-	f := &fetch.Fetcher{Home: b.TempDir(), Builder: exe}
+	f := &fetch.Fetcher{Home: b.TempDir(), Builder: builder(b)}
 	// Files that changed a moment ago are read each time, so they must age:
 	// the only thing that makes a change time old is time.
 	time.Sleep(2100 * time.Millisecond)

@@ -132,6 +132,6 @@ func (h *hashes) save() {
 		return
 	}
 	if os.MkdirAll(filepath.Dir(h.path), 0o700) == nil {
-		durable.WriteFile(h.path, data, 0o600)
+		durable.WriteCache(h.path, data)
 	}
 }

@@ -120,6 +120,7 @@ func (h *Home) Sweep(ctx context.Context, grace time.Duration) (Swept, error) {
 	if err != nil {
 		return Swept{}, err
 	}
+	h.forgetBuilds(time.Now())
 	roots, err := h.builtImages()
 	if err != nil {
 		return Swept{}, err
@@ -140,6 +141,24 @@ func (h *Home) Sweep(ctx context.Context, grace time.Duration) (Swept, error) {
 		return used[dir] || diffs[id]
 	}, grace)
 	return Swept{Blobs: blobs.Count, Layers: n, Bytes: blobs.Bytes + freed}, err
+}
+
+// buildMemory is how long a build that nobody asks for is remembered, and so how
+// long its image survives without a tag.
+const buildMemory = 30 * 24 * time.Hour
+
+// forgetBuilds deletes old build records and records of file hashes; both are
+// touched when they are used. It is no matter if it fails: what is kept is
+// larger than need be, nothing else.
+func (h *Home) forgetBuilds(now time.Time) {
+	for _, pattern := range []string{"*.json", "files/*.json"} {
+		names, _ := filepath.Glob(filepath.Join(h.BuildsDir(), pattern))
+		for _, n := range names {
+			if st, err := os.Stat(n); err == nil && now.Sub(st.ModTime()) > buildMemory {
+				os.Remove(n)
+			}
+		}
+	}
 }
 
 // builtImages returns the manifests that build records name.

@@ -163,7 +163,15 @@ func TestSweepFollowsPlansAndBuildRecords(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	filepath.WalkDir(h.Dir(), func(p string, d os.DirEntry, err error) error { return os.Chtimes(p, old, old) })
 
+	forgotten := filepath.Join(h.BuildsDir(), "old.json")
+	write(forgotten, `{}`)
+	month := time.Now().Add(-31 * 24 * time.Hour)
+	os.Chtimes(forgotten, month, month)
+
 	swept, err := h.Sweep(t.Context(), time.Minute)
+	if _, err := os.Stat(forgotten); err == nil {
+		t.Error("a build that nobody asked for in a month is remembered")
+	}
 	if err != nil || swept.Layers != 1 || swept.Blobs != 0 {
 		t.Fatalf("Sweep = %+v, %v", swept, err)
 	}

@@ -30,7 +30,19 @@ const TempPrefix = ".tmp-"
 // fsync, rename, fsync of the directory. Whoever reads path sees the old
 // content or the new, at any instant and after any crash. On error path is
 // untouched; at worst a file starting with [TempPrefix] is left after a kill.
-func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	if err := replace(path, data, mode, true); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// WriteCache is WriteFile for what can be made again: it is as atomic towards
+// other processes and kills, and does not wait for the disk. After a power cut
+// the file can be old, empty or torn, and its reader must notice.
+func WriteCache(path string, data []byte) error { return replace(path, data, 0o600, false) }
+
+func replace(path string, data []byte, mode fs.FileMode, sync bool) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, TempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
@@ -48,16 +60,15 @@ func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
 	if err := f.Chmod(mode); err != nil {
 		return Explain(path, err)
 	}
-	if err := f.Sync(); err != nil {
-		return Explain(path, err)
+	if sync {
+		if err := f.Sync(); err != nil {
+			return Explain(path, err)
+		}
 	}
 	if err := f.Close(); err != nil {
 		return Explain(path, err)
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return Explain(path, err)
-	}
-	return SyncDir(dir)
+	return Explain(path, os.Rename(f.Name(), path))
 }
 
 // SyncDir makes renames, creations and removals in dir survive a power cut.

@@ -39,12 +39,14 @@ const skeletonPrefix = "skeleton-"
 // it, stated or not: a layer that only adds home/agent/x would give /home/agent
 // to root. Where that would happen the last directory returned is a skeleton,
 // which holds just such directories with the attributes they should have. It
-// is shared by all compositions that need the same.
+// is shared by all compositions that need the same. In the same way a directory
+// that is only implied does not hide a symlink of the layers below: what is in it
+// goes where the symlink leads, as in any container runtime.
 func (s *Store) Compose(ctx context.Context, ids []digest.Digest) ([]string, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("a root filesystem needs at least one layer: %w", kiterr.ErrRefused)
 	}
-	var stack []Meta // lowest first
+	var stack []stacked // lowest first
 	for i, id := range ids {
 		if slices.Contains(ids[i+1:], id) {
 			continue
@@ -61,14 +63,18 @@ func (s *Store) Compose(ctx context.Context, ids []digest.Digest) ([]string, err
 		if m.OpaqueRoot {
 			stack = nil // overlayfs merges roots whatever they say
 		}
-		stack = append(stack, m)
+		l, err := s.relocate(ctx, stack, m)
+		if err != nil {
+			return nil, err
+		}
+		stack = append(stack, l)
 	}
 	if len(stack) > MaxLayers {
 		return nil, fmt.Errorf("the composition has %d layers, one mount takes %d: build the Kits with fewer instructions: %w", len(stack), MaxLayers, kiterr.ErrRefused)
 	}
 	dirs := make([]string, len(stack))
-	for i, m := range stack {
-		dirs[i] = s.Dir(m.DiffID)
+	for i, l := range stack {
+		dirs[i] = l.dir
 	}
 	corrections, err := s.corrections(stack)
 	if err != nil || len(corrections) == 0 {
@@ -93,8 +99,8 @@ type correction struct {
 
 // corrections finds the directories that would get the wrong attributes, and
 // adds their parents as they should be: in a skeleton they are the highest too.
-func (s *Store) corrections(stack []Meta) ([]correction, error) {
-	v := view{s: s, stack: stack, implied: make([]map[string]bool, len(stack)), known: map[string]*correction{}}
+func (s *Store) corrections(stack []stacked) ([]correction, error) {
+	v := view{stack: stack, implied: make([]map[string]bool, len(stack)), known: map[string]*correction{}}
 	for i, m := range stack {
 		v.implied[i] = make(map[string]bool, len(m.Implied))
 		for _, p := range m.Implied {
@@ -127,8 +133,7 @@ func (s *Store) corrections(stack []Meta) ([]correction, error) {
 
 // A view is a stack of layers seen as one tree.
 type view struct {
-	s       *Store
-	stack   []Meta
+	stack   []stacked
 	implied []map[string]bool
 	known   map[string]*correction // nil: not a directory
 	wrong   map[string]bool
@@ -144,7 +149,7 @@ func (v *view) effective(p string) (c *correction, wrong bool, err error) {
 	top := -1 // the highest layer that has p, if it only implies it
 search:
 	for j := len(v.stack) - 1; j >= 0; j-- {
-		what, err := v.s.look(v.stack[j], p)
+		what, _, err := look(v.stack[j].dir, p)
 		if err != nil {
 			return nil, false, err
 		}
@@ -154,13 +159,13 @@ search:
 			break search
 		case other:
 			if top >= 0 {
-				return nil, false, v.s.clash(v.stack[top], v.stack[j], p)
+				return nil, false, clash(v.stack[top], v.stack[j], p)
 			}
 			v.known[p] = nil
 			return nil, false, nil
 		case directory, opaque:
 			if !v.implied[j][p] {
-				if c, err = v.s.read(v.stack[j], p); err != nil {
+				if c, err = attributesOf(v.stack[j].dir, p); err != nil {
 					return nil, false, err
 				}
 				break search
@@ -184,14 +189,9 @@ search:
 	return c, wrong, nil
 }
 
-// clash explains a directory that is needed where a lower layer has something
-// else, most often lib/x over a system where /lib is a symlink to usr/lib.
-func (s *Store) clash(above, below Meta, p string) error {
-	what := "is not a directory"
-	if t, err := os.Readlink(filepath.Join(s.Dir(below.DiffID), p)); err == nil {
-		what = fmt.Sprintf("is a symlink to %s", t)
-	}
-	return fmt.Errorf("layer %s has files below /%s, which %s in layer %s: put them at the real path: %w", above.DiffID, p, what, below.DiffID, kiterr.ErrRefused)
+// clash explains a directory that is needed where a lower layer has a file.
+func clash(above, below stacked, p string) error {
+	return fmt.Errorf("layer %s has files below /%s, which is not a directory in layer %s: %w", above.DiffID, p, below.DiffID, kiterr.ErrRefused)
 }
 
 // A finding is what one layer has to say about a path.
@@ -205,42 +205,43 @@ const (
 	hidden                   // a whiteout here or above
 )
 
-// look asks the unpacked layer m about p, component by component: a symlink on
-// the way must not lead the look-up somewhere else.
-func (s *Store) look(m Meta, p string) (finding, error) {
-	at := s.Dir(m.DiffID)
+// look asks the unpacked layer at dir about p, component by component: a symlink
+// on the way must not lead the look-up somewhere else. at is the path that
+// settled it.
+func look(dir, p string) (what finding, at string, err error) {
 	if p == "." {
-		return directory, nil
+		return directory, p, nil
 	}
 	sealed := false
 	for rest := p; rest != ""; {
 		part, tail, _ := strings.Cut(rest, "/")
 		rest = tail
-		at += "/" + part
+		at = path.Join(at, part)
+		full := dir + "/" + at
 		var st unix.Stat_t
-		if err := unix.Lstat(at, &st); errors.Is(err, unix.ENOENT) {
+		if err := unix.Lstat(full, &st); errors.Is(err, unix.ENOENT) {
 			if sealed {
-				return hidden, nil
+				return hidden, at, nil
 			}
-			return absent, nil
+			return absent, at, nil
 		} else if err != nil {
-			return absent, durable.Explain(at, err)
+			return absent, at, durable.Explain(full, err)
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
-			if isOpaque(at) {
+			if isOpaque(full) {
 				sealed = true
 			}
 		case unix.S_IFCHR:
-			return hidden, nil // the only devices in a layer are whiteouts
+			return hidden, at, nil // the only devices in a layer are whiteouts
 		default:
-			return other, nil
+			return other, at, nil
 		}
 	}
 	if sealed {
-		return opaque, nil
+		return opaque, at, nil
 	}
-	return directory, nil
+	return directory, at, nil
 }
 
 func isOpaque(dir string) bool {
@@ -249,9 +250,9 @@ func isOpaque(dir string) bool {
 	return err == nil && n == 1 && b[0] == 'y'
 }
 
-// read takes the attributes of directory p of layer m.
-func (s *Store) read(m Meta, p string) (*correction, error) {
-	dir := filepath.Join(s.Dir(m.DiffID), p)
+// attributesOf takes the attributes of directory p of the layer at root.
+func attributesOf(root, p string) (*correction, error) {
+	dir := filepath.Join(root, p)
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
 		return nil, durable.Explain(dir, err)
@@ -307,8 +308,11 @@ func (s *Store) skeleton(ctx context.Context, cs []correction) (string, error) {
 		return "", err
 	}
 	defer l.Unlock()
-	if s.use(name) {
+	if s.whole(name) {
 		return dir, nil
+	}
+	if err := s.discard(name); err != nil {
+		return "", err
 	}
 	return dir, s.publish(name, func(tmp string) error {
 		return fillSkeleton(filepath.Join(tmp, "fs"), cs)
@@ -323,22 +327,29 @@ func fillSkeleton(root string, cs []correction) error {
 		}
 	}
 	for _, c := range slices.Backward(cs) { // children first: times of parents stay
-		p := filepath.Join(root, c.Path)
-		if err := unix.Lchown(p, int(c.UID), int(c.GID)); err != nil {
+		if err := c.apply(filepath.Join(root, c.Path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply gives the directory at p the attributes of c.
+func (c *correction) apply(p string) error {
+	if err := unix.Lchown(p, int(c.UID), int(c.GID)); err != nil {
+		return durable.Explain(p, err)
+	}
+	if err := unix.Chmod(p, c.Mode); err != nil {
+		return durable.Explain(p, err)
+	}
+	for k, v := range c.Xattrs {
+		if err := unix.Lsetxattr(p, k, v, 0); err != nil {
 			return durable.Explain(p, err)
 		}
-		if err := unix.Chmod(p, c.Mode); err != nil {
-			return durable.Explain(p, err)
-		}
-		for k, v := range c.Xattrs {
-			if err := unix.Lsetxattr(p, k, v, 0); err != nil {
-				return durable.Explain(p, err)
-			}
-		}
-		ts := unix.NsecToTimespec(c.Mtime)
-		if err := unix.UtimesNanoAt(unix.AT_FDCWD, p, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return durable.Explain(p, err)
-		}
+	}
+	ts := unix.NsecToTimespec(c.Mtime)
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, p, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return durable.Explain(p, err)
 	}
 	return nil
 }

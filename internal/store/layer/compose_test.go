@@ -333,14 +333,73 @@ func TestComposeRepeatsAndDropsLayersAsOverlayfsNeeds(t *testing.T) {
 	})
 }
 
-func TestFilesBelowASymlinkOfTheBaseAreRefused(t *testing.T) {
+// A tar that does not state the directories it uses means those that are there,
+// through symlinks too.
+func TestFilesBelowASymlinkOfTheBaseGoWhereItLeads(t *testing.T) {
+	needRoot(t)
+	inMountNamespace(t, func(t *testing.T) {
+		s := open(t)
+		root := tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755}
+		base := unpack(t, s, makeTar(t, root,
+			dir("usr", 0o755, 0), dir("usr/lib", 0o2755, 5), file("usr/lib/libc.so"), file("usr/lib/old.so"),
+			link("lib", "usr/lib"), link("lib64", "/lib"), link("srv", "var/srv"), dir("var", 0o755, 0),
+		))
+		app := unpack(t, s, makeTar(t, root,
+			file("lib/tool.so"), dir("lib/sub", 0o700, 9), file("lib/sub/x"), file("lib/sub/deep/y"), file("lib/.wh.old.so"),
+			file("lib64/more.so"), file("srv/www/page"), file("etc/conf"),
+		))
+		fix := unpack(t, s, makeTar(t, root, file("usr/lib/new.so"))) // another layer implies the real path
+		dirs, err := s.Compose(t.Context(), []digest.Digest{base, app, fix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, tree(t, mountOverlay(t, dirs)), map[string]string{
+			".": "d--------- 755 0:0", "usr": "d--------- 755 0:0", "var": "d--------- 755 0:0", "etc": "d--------- 755 0:0",
+			"usr/lib": "d--------- 2755 5:5", "usr/lib/libc.so": "---------- 644 0:0 content of usr/lib/libc.so",
+			"usr/lib/tool.so": "---------- 644 0:0 content of lib/tool.so", "usr/lib/more.so": "---------- 644 0:0 content of lib64/more.so",
+			"usr/lib/new.so": "---------- 644 0:0 content of usr/lib/new.so",
+			"usr/lib/sub":    "d--------- 700 9:9", "usr/lib/sub/x": "---------- 644 0:0 content of lib/sub/x",
+			"usr/lib/sub/deep": "d--------- 755 0:0", "usr/lib/sub/deep/y": "---------- 644 0:0 content of lib/sub/deep/y",
+			"lib": "L--------- 777 0:0 → usr/lib", "lib64": "L--------- 777 0:0 → /lib", "srv": "L--------- 777 0:0 → var/srv",
+			"var/srv": "d--------- 755 0:0", "var/srv/www": "d--------- 755 0:0", "var/srv/www/page": "---------- 644 0:0 content of srv/www/page",
+			"etc/conf": "---------- 644 0:0 content of etc/conf",
+		})
+		again, err := s.Compose(t.Context(), []digest.Digest{base, app, fix})
+		if err != nil || !slices.Equal(again, dirs) {
+			t.Errorf("again: %q, %v", again, err)
+		}
+		a, err1 := os.Stat(filepath.Join(s.Dir(app), "lib/tool.so"))
+		b, err2 := os.Stat(filepath.Join(dirs[1], "usr/lib/tool.so"))
+		if err1 != nil || err2 != nil || !os.SameFile(a, b) {
+			t.Errorf("content was copied: %v, %v", err1, err2)
+		}
+	})
+}
+
+func TestALayerCannotLeadTheNextOneAstray(t *testing.T) {
 	needRoot(t)
 	s := open(t)
-	base := unpack(t, s, makeTar(t, link("lib", "usr/lib"), dir("usr", 0o755, 0), dir("usr/lib", 0o755, 0)))
-	kit := unpack(t, s, makeTar(t, file("lib/tool.so")))
-	_, err := s.Compose(t.Context(), []digest.Digest{base, kit})
-	if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "/lib, which is a symlink to usr/lib") {
-		t.Errorf("Compose = %v", err)
+	outside := t.TempDir()
+	root := tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755}
+	loop := unpack(t, s, makeTar(t, root, link("a", "b"), link("b", "a"), file("c")))
+	if _, err := s.Compose(t.Context(), []digest.Digest{loop, unpack(t, s, makeTar(t, root, file("a/x")))}); !errors.Is(err, kiterr.ErrRefused) {
+		t.Errorf("a loop: %v", err)
+	}
+	if _, err := s.Compose(t.Context(), []digest.Digest{loop, unpack(t, s, makeTar(t, root, file("c/x")))}); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "files below /c") {
+		t.Errorf("below a file: %v", err)
+	}
+	out := unpack(t, s, makeTar(t, root, link("a", outside), link("up", "../../../../../../..")))
+	dirs, err := s.Compose(t.Context(), []digest.Digest{out, unpack(t, s, makeTar(t, root, file("a/x"), file("up/y")))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{filepath.Join(outside, "x"), "y"} {
+		if _, err := os.Lstat(filepath.Join(dirs[1], p)); err != nil {
+			t.Error(err)
+		}
+	}
+	if es, _ := os.ReadDir(outside); len(es) > 0 {
+		t.Errorf("outside holds %v", es)
 	}
 }
 

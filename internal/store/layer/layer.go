@@ -2,13 +2,9 @@
 // them: the answer to "which image" is a list of directories to be overlaid,
 // and no content is ever copied for it.
 //
-// A layer is unpacked once, whoever asks, into a form that overlayfs reads as
-// it is: whiteouts are character devices 0/0, opaque directories carry the
-// overlay attribute, owners and modes are the image's own (a driver shifts them
-// with idmapped mounts). What lies in the directory is never written again.
-//
-// Tars come from strangers. Nothing in one can name a file outside its layer,
-// smuggle overlayfs's own attributes in, make a device, or grow without bound.
+// A layer is unpacked once, whoever asks, by package untar; owners and modes are
+// the image's own (a driver shifts them with idmapped mounts). What lies in the
+// directory is never written again.
 package layer
 
 import (
@@ -22,12 +18,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
+	"github.com/kitbox-dev/kitbox/internal/store/untar"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -37,21 +36,10 @@ type Store struct {
 	dir string
 
 	// Limits bound what one layer may hold. Zero fields mean the defaults.
-	Limits Limits
+	Limits untar.Limits
 }
 
-// Limits bound one layer. The zero value means the defaults.
-type Limits struct {
-	Entries int   // default 2,000,000
-	Bytes   int64 // of the uncompressed tar; default 64 GiB
-}
-
-const (
-	defaultEntries = 2_000_000
-	defaultBytes   = 64 << 30
-
-	metaVersion = 1
-)
+const metaVersion = 1
 
 // A Meta describes an unpacked layer; it is stored beside it as meta.json.
 type Meta struct {
@@ -107,14 +95,65 @@ func (s *Store) Has(ctx context.Context, id digest.Digest) (bool, error) {
 		return false, err
 	}
 	defer l.Unlock()
-	return s.use(id.Encoded()), nil
+	return s.whole(id.Encoded()), nil
 }
 
-// use marks a directory of the store as used and reports whether it is there.
-// The caller holds the slot.
-func (s *Store) use(name string) bool {
+// whole reports whether a directory of the store is there with all its content,
+// and marks it as used. The caller holds the slot.
+//
+// Publishing does not wait for the disk: flushing a system's worth of files
+// takes longer than unpacking them. Instead each directory names the boot of
+// the machine in which it was made; after another boot it counts only if it had
+// lain there long enough before, so that the kernel had written it.
+func (s *Store) whole(name string) bool {
+	dir := filepath.Join(s.dir, name)
+	made, err := os.ReadFile(filepath.Join(dir, bootFile))
+	if err != nil {
+		return false
+	}
 	now := time.Now()
-	return os.Chtimes(filepath.Join(s.dir, name), now, now) == nil
+	if string(made) != settled {
+		if string(made) != boot() {
+			return false
+		}
+		if st, err := os.Stat(filepath.Join(dir, bootFile)); err == nil && now.Sub(st.ModTime()) > settleAfter {
+			durable.WriteCache(filepath.Join(dir, bootFile), []byte(settled))
+		}
+	}
+	return os.Chtimes(dir, now, now) == nil
+}
+
+const (
+	bootFile = "boot"
+	settled  = "settled"
+
+	// settleAfter is some times what kernels wait before they write what was
+	// changed (30 seconds).
+	settleAfter = 3 * time.Minute
+)
+
+// boot identifies this boot of the machine. Where it cannot be read, nothing is
+// believed after three minutes but what has settled.
+var boot = sync.OnceValue(func() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(data))
+})
+
+// discard removes what lies at name although it is not whole. The caller holds
+// the slot exclusively.
+func (s *Store) discard(name string) error {
+	dir := filepath.Join(s.dir, name)
+	tmp := filepath.Join(s.dir, durable.TempPrefix+"old-"+name)
+	if err := os.Rename(dir, tmp); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return durable.Explain(dir, err)
+	}
+	return durable.Explain(tmp, os.RemoveAll(tmp))
 }
 
 // Unpack makes sure that layer id is unpacked. If it is not, it calls open for
@@ -133,8 +172,11 @@ func (s *Store) Unpack(ctx context.Context, id digest.Digest, open func() (io.Re
 		return err
 	}
 	defer l.Unlock()
-	if s.use(id.Encoded()) {
+	if s.whole(id.Encoded()) {
 		return nil // somebody else was faster
+	}
+	if err := s.discard(id.Encoded()); err != nil {
+		return err
 	}
 	blob, err := open()
 	if err != nil {
@@ -168,46 +210,31 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 	if err := fill(tmp); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, filepath.Join(s.dir, name)); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, bootFile), []byte(boot()), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
-	return durable.SyncDir(s.dir)
+	return durable.Explain(s.dir, os.Rename(tmp, filepath.Join(s.dir, name)))
 }
 
 func (s *Store) unpackTo(ctx context.Context, tmp string, id digest.Digest, blob io.Reader) error {
-	lim := s.Limits
-	if lim.Entries == 0 {
-		lim.Entries = defaultEntries
-	}
-	if lim.Bytes == 0 {
-		lim.Bytes = defaultBytes
-	}
-	stream, err := newStream(ctx, blob, lim.Bytes)
+	r, err := untar.Unpack(ctx, filepath.Join(tmp, "fs"), blob, s.Limits)
 	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	u := newUnpacker(filepath.Join(tmp, "fs"), lim)
-	if err := u.run(stream); err != nil {
 		return explain(s.dir, err)
 	}
-	if got, err := stream.Digest(); err != nil {
-		return err
-	} else if got != id {
-		return fmt.Errorf("its content has diff id %s: the image is damaged or not what its config says", got)
+	if r.DiffID != id {
+		return fmt.Errorf("its content has diff id %s: the image is damaged or not what its config says", r.DiffID)
 	}
-	meta, inv := u.result(id)
-	data, err := json.MarshalIndent(meta, "", "\t")
+	data, err := json.MarshalIndent(Meta{
+		Version: metaVersion, DiffID: id, Entries: len(r.Entries), Bytes: r.Bytes, Implied: r.Implied, OpaqueRoot: r.OpaqueRoot,
+		SkippedDevices: r.SkippedDevices, SkippedAttributes: r.SkippedAttributes,
+	}, "", "\t")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(tmp, "inventory"), inv.encode(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, "inventory"), r.Entries.Encode(), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
-	// meta.json is synced with its directory; the content is not, file by
-	// file: a power cut that loses it would have to lose the rename as well,
-	// since ordered journalling writes data before the metadata naming it.
-	return durable.WriteFile(filepath.Join(tmp, "meta.json"), data, 0o600)
+	return durable.Explain(s.dir, os.WriteFile(filepath.Join(tmp, "meta.json"), data, 0o600))
 }
 
 // explain keeps refusals as they are and explains what the disk said.
@@ -243,7 +270,7 @@ func (s *Store) Meta(id digest.Digest) (Meta, error) {
 }
 
 // Inventory reads the sorted list of what the unpacked layer id holds.
-func (s *Store) Inventory(id digest.Digest) (Inventory, error) {
+func (s *Store) Inventory(id digest.Digest) (inventory.List, error) {
 	if err := valid(id); err != nil {
 		return nil, err
 	}
@@ -255,7 +282,7 @@ func (s *Store) Inventory(id digest.Digest) (Inventory, error) {
 	if err != nil {
 		return nil, durable.Explain(path, err)
 	}
-	inv, err := decode(data)
+	inv, err := inventory.Decode(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s is damaged: %w; delete %s", path, err, filepath.Dir(path))
 	}
@@ -287,7 +314,7 @@ func (s *Store) Sweep(ctx context.Context, keep func(dir string, id digest.Diges
 			}
 			continue
 		}
-		if !e.IsDir() || keep(dir, id) {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), durable.TempPrefix) && keep(dir, id) {
 			continue
 		}
 		gone, n, err := s.remove(ctx, e.Name(), limit)

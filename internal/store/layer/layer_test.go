@@ -25,6 +25,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
+	"github.com/kitbox-dev/kitbox/internal/store/untar"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -304,7 +305,7 @@ func TestHostileTars(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := open(t)
-			s.Limits = layer.Limits{Entries: 50, Bytes: 250_000}
+			s.Limits = untar.Limits{Entries: 50, Bytes: 250_000}
 			data := makeTar(t, c.entries...)
 			err := s.Unpack(t.Context(), digest.FromBytes(data), opener(data))
 			if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), c.want) {
@@ -425,6 +426,59 @@ func TestOneLayerIsUnpackedOnce(t *testing.T) {
 	wg.Wait()
 	if n := opened.Load(); n != 1 {
 		t.Errorf("unpacked %d times", n)
+	}
+}
+
+// After the machine went down, a layer counts if it had had the time to reach
+// the disk, and is made anew otherwise.
+func TestALayerOfAnEarlierBootMustHaveSettled(t *testing.T) {
+	needRoot(t)
+	s := open(t)
+	data := makeTar(t, file("a"))
+	id := unpack(t, s, data)
+	boot := filepath.Join(filepath.Dir(s.Dir(id)), "boot")
+	old := time.Now().Add(-10 * time.Minute)
+	if err := os.Chtimes(boot, old, old); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		made string // empty: as it is
+		has  bool
+	}{{"", true}, {"", true}, {"another boot", false}} {
+		if c.made != "" {
+			if err := os.WriteFile(boot, []byte(c.made), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if has, err := s.Has(t.Context(), id); has != c.has || err != nil {
+			t.Errorf("made in %q: %v, %v", c.made, has, err)
+		}
+	}
+	os.WriteFile(filepath.Join(s.Dir(id), "a"), nil, 0o644) // what a crash leaves
+	unpack(t, s, data)
+	if got, err := os.ReadFile(filepath.Join(s.Dir(id), "a")); err != nil || string(got) != "content of a" {
+		t.Errorf("a is %q, %v", got, err)
+	}
+	if left := rubbish(t, s); len(left) > 0 {
+		t.Errorf("%q left behind", left)
+	}
+	if made, err := os.ReadFile(boot); err != nil || string(made) == "another boot" {
+		t.Errorf("boot is %q, %v", made, err)
+	}
+}
+
+func TestALayerSettles(t *testing.T) {
+	needRoot(t)
+	s := open(t)
+	id := unpack(t, s, makeTar(t, file("a")))
+	boot := filepath.Join(filepath.Dir(s.Dir(id)), "boot")
+	old := time.Now().Add(-10 * time.Minute)
+	os.Chtimes(boot, old, old)
+	if has, err := s.Has(t.Context(), id); !has || err != nil {
+		t.Fatal(has, err)
+	}
+	if made, err := os.ReadFile(boot); err != nil || string(made) != "settled" {
+		t.Errorf("boot is %q, %v", made, err)
 	}
 }
 

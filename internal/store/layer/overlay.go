@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
 )
 
 // A Member is one Kit of a composition.
@@ -35,7 +36,7 @@ type setRecord struct {
 // what they clash over and no directories. A layer that a member below has too
 // counts as that member's. Layers must be unpacked. What was composed once is
 // only looked up.
-func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []Clash, error) {
+func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []inventory.Clash, error) {
 	key := sha256.New()
 	for _, m := range members {
 		fmt.Fprintf(key, "kit %d\n", len(m.Layers))
@@ -49,7 +50,7 @@ func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []Clas
 	}
 	var ids []digest.Digest
 	seen := map[digest.Digest]bool{}
-	stacks := make([]Stack, len(members))
+	stacks := make([]inventory.Stack, len(members))
 	for i, m := range members {
 		stacks[i].Name = m.Name
 		var own []digest.Digest
@@ -68,7 +69,7 @@ func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []Clas
 		}
 		ids = append(ids, own...)
 	}
-	if clashes := Clashes(stacks); len(clashes) > 0 {
+	if clashes := inventory.Clashes(stacks); len(clashes) > 0 {
 		return nil, clashes, nil
 	}
 	dirs, err := s.Compose(ctx, ids)
@@ -83,7 +84,7 @@ func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []Clas
 	if err != nil {
 		return nil, nil, err
 	}
-	return dirs, nil, durable.WriteFile(record, data, 0o600)
+	return dirs, nil, durable.WriteCache(record, data)
 }
 
 // recorded returns the directories of an earlier composition, all of them
@@ -103,7 +104,7 @@ func (s *Store) recorded(ctx context.Context, record string) []string {
 		if err != nil {
 			return nil
 		}
-		ok := s.use(name)
+		ok := s.whole(name)
 		l.Unlock()
 		if !ok {
 			return nil

@@ -1,4 +1,4 @@
-package layer
+package inventory
 
 import (
 	"maps"
@@ -11,7 +11,7 @@ import (
 // with a Kit below it.
 type Stack struct {
 	Name   string
-	Layers []Inventory
+	Layers []List
 }
 
 // A Clash is a path for which two Kits bring different things.
@@ -103,7 +103,7 @@ func what(e Entry) string {
 }
 
 // merged returns what a stack brings in the end, in no particular order.
-func merged(layers []Inventory) []Entry {
+func merged(layers []List) []Entry {
 	if len(layers) == 1 {
 		return layers[0]
 	}
@@ -128,7 +128,7 @@ func merged(layers []Inventory) []Entry {
 
 // lookUp finds what a stack has at p. Removals inside it have happened; what it
 // has nothing for it does not find.
-func lookUp(layers []Inventory, p string) (Entry, bool) {
+func lookUp(layers []List, p string) (Entry, bool) {
 	for _, inv := range slices.Backward(layers) {
 		if e, ok := inv.Find(p); ok {
 			return e, e.Kind != Whiteout
@@ -149,7 +149,7 @@ func lookUp(layers []Inventory, p string) (Entry, bool) {
 
 // firstBelow finds something that is not a directory below dir in inv, one of
 // layers, and that the layers above do not hide.
-func firstBelow(layers []Inventory, inv Inventory, dir string) (Entry, bool) {
+func firstBelow(layers []List, inv List, dir string) (Entry, bool) {
 	i, _ := slices.BinarySearchFunc(inv, dir+"/", func(e Entry, p string) int { return strings.Compare(e.Path, p) })
 	for _, e := range inv[i:] {
 		if !strings.HasPrefix(e.Path, dir+"/") {

@@ -1,4 +1,10 @@
-package layer
+// Package inventory is what a layer holds, as a list: one entry for each path,
+// with what tells it apart. From the lists alone it is known which Kits disagree
+// about a file, without looking at one.
+//
+// The lists are made while a layer is unpacked, by package untar, and kept
+// beside it by package layer.
+package inventory
 
 import (
 	"cmp"
@@ -42,11 +48,11 @@ func (e Entry) Same(o Entry) bool {
 	return e.Kind == o.Kind && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.Size == o.Size && e.Sum == o.Sum
 }
 
-// An Inventory is all entries of a layer, sorted by path.
-type Inventory []Entry
+// A List is all entries of a layer, sorted by path.
+type List []Entry
 
 // Find returns the entry at path.
-func (inv Inventory) Find(path string) (Entry, bool) {
+func (inv List) Find(path string) (Entry, bool) {
 	i, ok := slices.BinarySearchFunc(inv, path, func(e Entry, p string) int { return cmp.Compare(e.Path, p) })
 	if !ok {
 		return Entry{}, false
@@ -64,9 +70,9 @@ const (
 	flagSum
 )
 
-// encode is a flat binary form: reading ten layers must not cost what parsing
-// ten JSON documents does.
-func (inv Inventory) encode() []byte {
+// Encode returns the stored form. It is flat and binary: reading
+// ten lists must not cost what parsing ten JSON documents does.
+func (inv List) Encode() []byte {
 	b := make([]byte, 0, len(inventoryMagic)+96*len(inv))
 	b = append(b, inventoryMagic...)
 	b = binary.AppendUvarint(b, uint64(len(inv)))
@@ -95,11 +101,12 @@ func (inv Inventory) encode() []byte {
 	return b
 }
 
-var errInventory = errors.New("the inventory cannot be read")
+var errDamaged = errors.New("the inventory cannot be read")
 
-func decode(data []byte) (Inventory, error) {
+// Decode reads the stored form. It notices damage, and data of another version.
+func Decode(data []byte) (List, error) {
 	if len(data) < len(inventoryMagic) || string(data[:len(inventoryMagic)]) != inventoryMagic {
-		return nil, errInventory
+		return nil, errDamaged
 	}
 	// One conversion; every path is a part of this string.
 	text, at, bad := string(data), len(inventoryMagic), false
@@ -114,12 +121,12 @@ func decode(data []byte) (Inventory, error) {
 	}
 	count := number()
 	if bad || count > uint64(len(data)) {
-		return nil, errInventory
+		return nil, errDamaged
 	}
-	inv := make(Inventory, 0, count)
+	inv := make(List, 0, count)
 	for range count {
 		if at+2 > len(data) {
-			return nil, errInventory
+			return nil, errDamaged
 		}
 		e := Entry{Kind: Kind(data[at])}
 		flags := data[at+1]
@@ -128,13 +135,13 @@ func decode(data []byte) (Inventory, error) {
 		e.Mode, e.UID, e.GID, e.Size = uint32(number()), uint32(number()), uint32(number()), int64(number())
 		n := number()
 		if bad || n > uint64(len(data)-at) {
-			return nil, errInventory
+			return nil, errDamaged
 		}
 		e.Path = text[at : at+int(n)]
 		at += int(n)
 		if flags&flagSum != 0 {
 			if len(data)-at < len(e.Sum) {
-				return nil, errInventory
+				return nil, errDamaged
 			}
 			copy(e.Sum[:], data[at:])
 			at += len(e.Sum)
@@ -142,7 +149,7 @@ func decode(data []byte) (Inventory, error) {
 		inv = append(inv, e)
 	}
 	if at != len(data) {
-		return nil, errInventory
+		return nil, errDamaged
 	}
 	return inv, nil
 }

@@ -1,4 +1,4 @@
-package layer
+package untar
 
 import (
 	"bufio"
@@ -31,13 +31,16 @@ type stream struct {
 	close  func()
 }
 
-const chunkBytes = 256 << 10
+const (
+	chunkBytes = 256 << 10
+	maxChunks  = 6 // of one stream
+)
 
 // newStream starts to read the tar in blob, by the magic bytes of its
 // compression. More than limit bytes of tar are refused: a small blob can hold
 // any number of zeros.
 func newStream(ctx context.Context, blob io.Reader, limit int64) (*stream, error) {
-	br := bufio.NewReaderSize(blob, chunkBytes)
+	br := bufio.NewReaderSize(blob, 64<<10)
 	magic, err := br.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -60,10 +63,7 @@ func newStream(ctx context.Context, blob io.Reader, limit int64) (*stream, error
 		r, closer = z, z.Close
 	}
 	ctx, stop := context.WithCancel(ctx)
-	s := &stream{chunks: make(chan []byte, 4), free: make(chan []byte, 6), stop: stop, sum: sha256.New(), close: closer}
-	for range cap(s.free) {
-		s.free <- make([]byte, chunkBytes)
-	}
+	s := &stream{chunks: make(chan []byte, 4), free: make(chan []byte, maxChunks), stop: stop, sum: sha256.New(), close: closer}
 	go s.pump(ctx, r, limit)
 	return s, nil
 }
@@ -73,13 +73,19 @@ func (s *stream) pump(ctx context.Context, r io.Reader, limit int64) {
 	defer close(s.chunks)
 	defer s.close()
 	var total int64
+	made := 0
 	for {
 		var buf []byte
-		select {
-		case <-ctx.Done():
-			s.err = ctx.Err()
-			return
-		case buf = <-s.free:
+		if made < maxChunks && len(s.free) == 0 { // a small layer needs one
+			buf = make([]byte, chunkBytes)
+			made++
+		} else {
+			select {
+			case <-ctx.Done():
+				s.err = ctx.Err()
+				return
+			case buf = <-s.free:
+			}
 		}
 		n, err := io.ReadFull(r, buf[:chunkBytes])
 		if total += int64(n); total > limit {

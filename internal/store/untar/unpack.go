@@ -1,8 +1,17 @@
-package layer
+// Package untar lays one layer's tar down in a directory, in the form that
+// overlayfs reads: whiteouts are character devices 0/0, opaque directories carry
+// the overlay attribute, owners, modes, times, hard links and extended attributes
+// are the tar's.
+//
+// Tars come from strangers. Nothing in one can name a file outside its
+// directory, smuggle overlayfs's own attributes in, make a device, or grow
+// without bound. Where the directory is, and when it counts, is package layer's.
+package untar
 
 import (
 	"archive/tar"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -19,6 +28,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/store/inventory"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -39,6 +49,63 @@ const (
 	// maxHops is the kernel's own bound on symlinks in one path.
 	maxHops = 40
 )
+
+// Limits bound one layer. Zero fields mean the defaults.
+type Limits struct {
+	Entries int   // default 2,000,000
+	Bytes   int64 // of the uncompressed tar; default 64 GiB
+}
+
+const (
+	defaultEntries = 2_000_000
+	defaultBytes   = 64 << 30
+)
+
+// A Result is what was unpacked.
+type Result struct {
+	DiffID  digest.Digest // of the whole uncompressed stream
+	Entries inventory.List
+	Bytes   int64 // of file content
+
+	// Implied are the directories that the tar needs and does not state,
+	// parents first, relative without a leading slash; "." is the root.
+	Implied []string
+
+	// OpaqueRoot means that nothing of the layers below shows.
+	OpaqueRoot bool
+
+	// Left out on purpose: device nodes below /dev, where every machine
+	// mounts its own, and extended attributes that only mean something to
+	// the machine that made the tar.
+	SkippedDevices    []string
+	SkippedAttributes []string
+}
+
+// Unpack lays the tar in blob (plain, gzip or zstd) down in root, an empty
+// directory that nobody else can reach. A tar that cannot be trusted is
+// [kiterr.ErrRefused], with the entry's name. After an error root holds rubbish.
+func Unpack(ctx context.Context, root string, blob io.Reader, lim Limits) (*Result, error) {
+	if lim.Entries == 0 {
+		lim.Entries = defaultEntries
+	}
+	if lim.Bytes == 0 {
+		lim.Bytes = defaultBytes
+	}
+	s, err := newStream(ctx, blob, lim.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	u := newUnpacker(root, lim)
+	if err := u.run(s); err != nil {
+		return nil, err
+	}
+	id, err := s.Digest()
+	if err != nil {
+		return nil, err
+	}
+	return u.result(id), nil
+}
 
 // An unpacker lays one tar down in one directory that nobody else uses.
 //
@@ -61,7 +128,7 @@ type unpacker struct {
 }
 
 type node struct {
-	Entry
+	inventory.Entry
 	link   string            // target of a symlink
 	mtime  time.Time         // directories: set at the end, when nothing changes them any more
 	xattrs map[string]string // directories: likewise
@@ -70,7 +137,7 @@ type node struct {
 func newUnpacker(root string, lim Limits) *unpacker {
 	return &unpacker{
 		root: root, max: lim.Entries, maxSize: lim.Bytes, white: map[string]bool{}, attrs: map[string]bool{}, buf: make([]byte, chunkBytes),
-		nodes: map[string]*node{"": {Entry: Entry{Kind: Dir, Implied: true, Mode: 0o755}, mtime: time.Unix(0, 0)}},
+		nodes: map[string]*node{"": {Entry: inventory.Entry{Kind: inventory.Dir, Implied: true, Mode: 0o755}, mtime: time.Unix(0, 0)}},
 	}
 }
 
@@ -150,13 +217,13 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	n := &node{
-		Entry: Entry{Path: name, Mode: uint32(h.Mode) & 0o7777, UID: uint32(h.Uid), GID: uint32(h.Gid)},
+		Entry: inventory.Entry{Path: name, Mode: uint32(h.Mode) & 0o7777, UID: uint32(h.Uid), GID: uint32(h.Gid)},
 		mtime: h.ModTime, xattrs: xattrs,
 	}
 	old := u.nodes[name]
 	if h.Typeflag == tar.TypeDir {
-		n.Kind = Dir
-		if old != nil && old.Kind == Dir {
+		n.Kind = inventory.Dir
+		if old != nil && old.Kind == inventory.Dir {
 			n.Opaque = old.Opaque
 			u.nodes[name] = n
 			return nil
@@ -195,7 +262,7 @@ func (u *unpacker) create(n *node, h *tar.Header, target *node, content io.Reade
 			return err
 		}
 	case tar.TypeReg, tar.TypeGNUSparse:
-		n.Kind, n.Size = File, h.Size
+		n.Kind, n.Size = inventory.File, h.Size
 		if h.Size > u.maxSize-u.bytes { // a sparse file can be larger than its tar
 			return refuse(h.Name, "is too large: a layer may hold %d bytes", u.maxSize)
 		}
@@ -203,7 +270,7 @@ func (u *unpacker) create(n *node, h *tar.Header, target *node, content io.Reade
 			return err
 		}
 	case tar.TypeLink:
-		if target.Kind == Dir {
+		if target.Kind == inventory.Dir {
 			return refuse(h.Name, "is a hard link to a directory")
 		}
 		if err := os.Link(u.abs(target.Path), p); err != nil {
@@ -216,7 +283,7 @@ func (u *unpacker) create(n *node, h *tar.Header, target *node, content io.Reade
 		if len(h.Linkname) == 0 || len(h.Linkname) >= unix.PathMax || strings.ContainsRune(h.Linkname, 0) {
 			return refuse(h.Name, "has no usable link target")
 		}
-		n.Kind, n.link, n.Mode = Symlink, h.Linkname, 0o777
+		n.Kind, n.link, n.Mode = inventory.Symlink, h.Linkname, 0o777
 		n.Sum = identity(sha256.Sum256([]byte(h.Linkname)), n.xattrs)
 		if err := os.Symlink(h.Linkname, p); err != nil {
 			return err
@@ -225,7 +292,7 @@ func (u *unpacker) create(n *node, h *tar.Header, target *node, content io.Reade
 			return err
 		}
 	case tar.TypeFifo:
-		n.Kind = Fifo
+		n.Kind = inventory.Fifo
 		if err := unix.Mkfifo(p, 0o600); err != nil {
 			return &os.PathError{Op: "mkfifo", Path: p, Err: err}
 		}
@@ -285,7 +352,7 @@ func (u *unpacker) attributes(n *node, p string) error {
 	if err := unix.Lchown(p, int(n.UID), int(n.GID)); err != nil {
 		return ownerError(n, err)
 	}
-	if n.Kind != Symlink { // its mode means nothing
+	if n.Kind != inventory.Symlink { // its mode means nothing
 		if err := unix.Fchmodat(unix.AT_FDCWD, p, n.Mode, 0); err != nil {
 			return &os.PathError{Op: "chmod", Path: p, Err: err}
 		}
@@ -425,11 +492,11 @@ func (u *unpacker) parent(name, dir string) (string, error) {
 			if err := os.Mkdir(u.abs(next), 0o700); err != nil {
 				return "", err
 			}
-			u.nodes[next] = &node{Entry: Entry{Path: next, Kind: Dir, Implied: true, Mode: 0o755}, mtime: time.Unix(0, 0)}
+			u.nodes[next] = &node{Entry: inventory.Entry{Path: next, Kind: inventory.Dir, Implied: true, Mode: 0o755}, mtime: time.Unix(0, 0)}
 			at = next
-		case n.Kind == Dir:
+		case n.Kind == inventory.Dir:
 			at = next
-		case n.Kind == Symlink:
+		case n.Kind == inventory.Symlink:
 			if hops++; hops > maxHops {
 				return "", refuse(name, "goes through more than %d symlinks", maxHops)
 			}
@@ -480,7 +547,7 @@ func (u *unpacker) linkTarget(h *tar.Header) (*node, error) {
 			return nil, refuse(h.Name, "is a hard link to %q, which this layer does not hold", h.Linkname)
 		case !more:
 			return n, nil
-		case n.Kind == Symlink:
+		case n.Kind == inventory.Symlink:
 			if hops++; hops > maxHops {
 				return nil, refuse(h.Name, "goes through more than %d symlinks", maxHops)
 			}
@@ -496,7 +563,7 @@ func (u *unpacker) linkTarget(h *tar.Header) (*node, error) {
 
 // replace removes old and what is below it, for an entry of another kind.
 func (u *unpacker) replace(name string, old *node) error {
-	if old.Kind != Dir {
+	if old.Kind != inventory.Dir {
 		delete(u.nodes, old.Path)
 		return os.Remove(u.abs(old.Path))
 	}
@@ -544,21 +611,21 @@ func (u *unpacker) finish() error {
 		if n := u.nodes[p]; n != nil {
 			// The layer's own entry hides a file by being there; a
 			// directory must say that it does not merge.
-			if n.Kind == Dir {
+			if n.Kind == inventory.Dir {
 				n.Opaque = true
 			}
 			continue
 		}
-		if n := u.nodes[parentOf(p)]; n == nil || n.Kind != Dir {
+		if n := u.nodes[parentOf(p)]; n == nil || n.Kind != inventory.Dir {
 			continue // its directory was replaced since: nothing of it shows
 		}
 		if err := unix.Mknod(u.abs(p), unix.S_IFCHR, 0); err != nil {
 			return &os.PathError{Op: "mknod", Path: u.abs(p), Err: err}
 		}
-		u.nodes[p] = &node{Entry: Entry{Path: p, Kind: Whiteout}}
+		u.nodes[p] = &node{Entry: inventory.Entry{Path: p, Kind: inventory.Whiteout}}
 	}
 	for _, n := range u.nodes {
-		if n.Kind != Dir {
+		if n.Kind != inventory.Dir {
 			continue
 		}
 		p := u.abs(n.Path)
@@ -589,24 +656,25 @@ func setOpaque(p string) error {
 }
 
 // result describes what was laid down.
-func (u *unpacker) result(id digest.Digest) (Meta, Inventory) {
-	inv := make(Inventory, 0, len(u.nodes)-1)
+func (u *unpacker) result(id digest.Digest) *Result {
 	root := u.nodes[""]
-	m := Meta{Version: metaVersion, DiffID: id, Bytes: u.bytes, OpaqueRoot: root.Opaque, SkippedDevices: u.devices, SkippedAttributes: slices.Sorted(maps.Keys(u.attrs))}
+	r := &Result{
+		DiffID: id, Bytes: u.bytes, OpaqueRoot: root.Opaque, SkippedDevices: u.devices,
+		SkippedAttributes: slices.Sorted(maps.Keys(u.attrs)), Entries: make(inventory.List, 0, len(u.nodes)-1),
+	}
 	for p, n := range u.nodes {
 		if p != "" {
-			inv = append(inv, n.Entry)
+			r.Entries = append(r.Entries, n.Entry)
 		}
 	}
-	slices.SortFunc(inv, func(a, b Entry) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(r.Entries, func(a, b inventory.Entry) int { return cmp.Compare(a.Path, b.Path) })
 	if root.Implied {
-		m.Implied = append(m.Implied, ".")
+		r.Implied = append(r.Implied, ".")
 	}
-	for _, e := range inv {
+	for _, e := range r.Entries {
 		if e.Implied {
-			m.Implied = append(m.Implied, e.Path)
+			r.Implied = append(r.Implied, e.Path)
 		}
 	}
-	m.Entries = len(inv)
-	return m, inv
+	return r
 }
