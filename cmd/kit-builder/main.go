@@ -1,6 +1,6 @@
-// Command kit-builder builds Kits. kitbox runs it: "build" builds one Kit into
-// an image store and prints its result as JSON, "serve" is the private BuildKit
-// that builds share and that starts and ends by itself. The work is in
+// Command kit-builder builds Kits into the local image store. kitbox runs it:
+// "build" builds one Kit and prints its result as JSON, "serve" is the private
+// BuildKit that builds share and that starts and ends by itself. The work is in
 // internal/builder.
 package main
 

@@ -1,14 +1,14 @@
 // Command kit-frontend is the BuildKit frontend for Kits: the program of the
-// image that a "# syntax=docker/sandbox-kit:3" line names. BuildKit runs it with
-// its gateway on standard input and output. The work is in internal/frontend.
+// image that a "# syntax=docker/sandbox-kit:3" line names. The work is in
+// internal/frontend.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
-
-	"github.com/moby/buildkit/frontend/gateway/grpcclient"
-	"github.com/moby/buildkit/util/appcontext"
+	"os/signal"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 )
@@ -17,8 +17,9 @@ import (
 var version, revision string
 
 func main() {
-	build := frontend.Builder{Version: version, Revision: revision}.Build
-	if err := grpcclient.RunFromEnvironment(appcontext.Context(), build); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := (frontend.Builder{Version: version, Revision: revision}).RunInImage(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "kit-frontend:", err)
 		os.Exit(1)
 	}

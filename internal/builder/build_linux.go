@@ -33,8 +33,9 @@ import (
 
 // The networks of RUN steps.
 const (
-	NetworkNone = "none" // a loopback of the step's own, nothing else
-	NetworkHost = "host" // the host's, its loopback services included
+	NetworkNone   = "none"   // a loopback of the step's own, nothing else
+	NetworkPublic = "public" // hosts by name at public addresses; not this machine or its networks
+	NetworkHost   = "host"   // this machine's own, services on its loopback included
 )
 
 // A Request is one build. Its JSON form is what kit-builder build reads.
@@ -71,9 +72,9 @@ type Request struct {
 	// Tag is a name to give the image in Layout. Empty tags nothing.
 	Tag string `json:"tag,omitzero"`
 
-	// Network is what RUN steps can reach: [NetworkNone], also when empty, or
-	// [NetworkHost], which is the operator's consent to let the recipe
-	// talk to everything that this machine can, its own loopback included.
+	// Network is what RUN steps can reach: [NetworkNone], also when empty,
+	// [NetworkPublic], which only the private builder has, or [NetworkHost].
+	// Stating one of the latter is the operator's consent.
 	Network string `json:"network,omitzero"`
 
 	// SourceDateEpoch, in seconds since 1970, clamps all times in the image,
@@ -170,8 +171,12 @@ func (r *Request) complete() (err error) {
 	case "":
 		r.Network = NetworkNone
 	case NetworkNone, NetworkHost:
+	case NetworkPublic:
+		if r.Builder != "" {
+			return fmt.Errorf("network %s: only the private builder can see to what it means, not %s: %w", r.Network, r.Builder, kiterr.ErrUnsupported)
+		}
 	default:
-		return fmt.Errorf("network %q: RUN steps can have %s or %s", r.Network, NetworkNone, NetworkHost)
+		return fmt.Errorf("network %q: RUN steps can have %s, %s or %s", r.Network, NetworkNone, NetworkPublic, NetworkHost)
 	}
 	if r.Layout == "" {
 		if r.Home == "" {
@@ -243,7 +248,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		show.run(ctx, obs.tee(ch))
+		show.run(obs.tee(ch))
 	}()
 	// BuildKit carries the frontend's error to itself and back as text. The
 	// original still knows its family.
@@ -290,9 +295,11 @@ func (r *Request) solveOpt(land *landing) (client.SolveOpt, error) {
 		return client.SolveOpt{}, err
 	}
 	attrs := map[string]string{
-		"filename":           r.Descriptor,
-		"platform":           r.Platform,
-		"force-network-mode": r.Network,
+		"filename": r.Descriptor,
+		"platform": r.Platform,
+	}
+	if r.Network != NetworkPublic {
+		attrs["force-network-mode"] = r.Network
 	}
 	for k, v := range r.Args {
 		attrs["build-arg:"+k] = v

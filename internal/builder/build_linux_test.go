@@ -26,6 +26,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/builder/cli"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
@@ -429,7 +430,7 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 	}{
 		"a step fails": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN echo about to fail && false\nCMD [\"sh\"]\n"},
-			file:  "hello.dockerfile", line: 3, has: []string{"RUN echo about to fail && false", "exit code: 1", "about to fail"}, not: []string{"--network"},
+			file:  "hello.dockerfile", line: 3, has: []string{"RUN echo about to fail && false", "exit code: 1", "about to fail"}, not: []string{"-network"},
 		},
 		"an inline step fails": {
 			files: map[string]string{"hello.yaml": workload + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n  CMD [\"sh\"]\n"},
@@ -437,11 +438,15 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		},
 		"a step wants the network": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN wget http://kitbox.example/x\nCMD [\"sh\"]\n"},
-			file:  "hello.dockerfile", line: 3, has: []string{"wget", "--network host"},
+			file:  "hello.dockerfile", line: 3, has: []string{"wget", "--build-network public"},
 		},
 		"a recipe takes the network": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN --network=host true\nCMD [\"sh\"]\n"},
-			has:   []string{"host's network", "--network host"}, err: kiterr.ErrRefused,
+			has:   []string{"host's network", "--build-network host"}, err: kiterr.ErrRefused,
+		},
+		"a frontend of the recipe's own": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "# syntax=127.0.0.1:1/other:1\nFROM kitbox.local/base:1\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 1, has: []string{"syntax line"}, err: kiterr.ErrRefused,
 		},
 		"recipe syntax": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"},
@@ -514,6 +519,17 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 	}
 }
 
+func serveCanary(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		io.WriteString(c, "canary\n")
+		c.Close()
+	}
+}
+
 func TestStepsReachTheHostOnlyWithConsent(t *testing.T) {
 	b := newBench(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -521,19 +537,10 @@ func TestStepsReachTheHostOnlyWithConsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			io.WriteString(c, "canary\n")
-			c.Close()
-		}
-	}()
+	go serveCanary(l)
 	port := l.Addr().(*net.TCPAddr).Port
 	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": fmt.Sprintf("FROM kitbox.local/base:1\nUSER root\nRUN nc -w 2 127.0.0.1 %d </dev/null >/got || true\nCMD [\"sh\"]\n", port)})
-	for network, want := range map[string]string{builder.NetworkNone: "", builder.NetworkHost: "canary\n"} {
+	for network, want := range map[string]string{builder.NetworkNone: "", builder.NetworkPublic: "", builder.NetworkHost: "canary\n"} {
 		res := b.mustBuild(builder.Request{Context: dir, Network: network})
 		if got := b.file(b.image(res), "/got"); got != want {
 			t.Errorf("network %s: a step read %q from the host's loopback, want %q", network, got, want)
@@ -541,6 +548,36 @@ func TestStepsReachTheHostOnlyWithConsent(t *testing.T) {
 		if res.Network != network {
 			t.Errorf("result says network %s, want %s", res.Network, network)
 		}
+	}
+	// The boundary is there, and does not lead home by another address either.
+	var own []string
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip := a.(*net.IPNet).IP; ip.To4() != nil && !ip.IsLoopback() {
+			own = append(own, ip.String())
+		}
+	}
+	all, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	go serveCanary(all)
+	steps := "FROM kitbox.local/base:1\nUSER root\nRUN cat /etc/resolv.conf >/resolv\n"
+	for _, a := range append(own, "198.18.0.1", "localhost") {
+		steps += fmt.Sprintf("RUN nc -w 2 %s %d </dev/null >>/reached || true\n", a, all.Addr().(*net.TCPAddr).Port)
+	}
+	res := b.mustBuild(builder.Request{Network: builder.NetworkPublic, Context: b.kit(map[string]string{
+		"hello.yaml": workload, "hello.dockerfile": steps + "RUN touch /reached\nCMD [\"sh\"]\n"})})
+	img := b.image(res)
+	if got := b.file(img, "/reached"); got != "" {
+		t.Errorf("the public network reaches this machine at one of %q", own)
+	}
+	if got := b.file(img, "/resolv"); got != control.ResolvConf() {
+		t.Errorf("resolv.conf = %q, want the boundary's", got)
 	}
 }
 
@@ -879,7 +916,7 @@ func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
 func TestAnOrdinaryUserBuildsInAUserNamespace(t *testing.T) {
 	b := newBench(t)
 	const first, count = 200000, 65536
-	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN mkdir /mine && chown 1000:1000 /mine && id -u >/uid\nCMD [\"sh\"]\n"})
+	dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN mkdir /mine && chown 1000:1000 /mine && id -u >/uid && cat /etc/resolv.conf >/resolv\nCMD [\"sh\"]\n"})
 	program := filepath.Join(filepath.Dir(b.home), "kit-builder") // the test's own is in a directory for root
 	data, err := os.ReadFile(os.Args[0])
 	if err != nil {
@@ -914,7 +951,7 @@ func TestAnOrdinaryUserBuildsInAUserNamespace(t *testing.T) {
 		}
 		return string(out), err
 	}
-	out, err := run("build", "--home", b.home, "--progress", "plain", dir)
+	out, err := run("build", "--home", b.home, "--progress", "plain", "--network", "public", dir)
 	if err != nil {
 		t.Fatal(err, out)
 	}
@@ -924,6 +961,9 @@ func TestAnOrdinaryUserBuildsInAUserNamespace(t *testing.T) {
 	}
 	if got := b.file(b.image(&doc.Result), "/uid"); got != "0\n" {
 		t.Errorf("steps run as uid %q", got)
+	}
+	if got := b.file(b.image(&doc.Result), "/resolv"); got != control.ResolvConf() {
+		t.Errorf("resolv.conf = %q, want the boundary's", got)
 	}
 	if s := b.status(); s.Snapshots != "overlayfs" {
 		t.Errorf("the builder copies layers (%s)", s.Snapshots)

@@ -27,7 +27,7 @@ import (
 const startLimit = 30 * time.Second
 
 // errNoBuilder means that nobody listens on the builder's socket.
-var errNoBuilder = fmt.Errorf("no builder is running: %w", kiterr.ErrNotRunning)
+var errNoBuilder = fmt.Errorf("the builder is %w", kiterr.ErrNotRunning)
 
 // A Launch says how a private builder is started when none runs.
 type Launch struct {

@@ -140,11 +140,16 @@ func workerOpt(ctx context.Context, root, runcPath string) (opt base.WorkerOpt, 
 	if opt.ResourceMonitor, err = resources.NewMonitor(); err != nil {
 		return opt, err
 	}
-	// A step gets no network unless its build asks for the host's and is
-	// entitled to it. BuildKit's own default, where it finds no CNI plugin, is
-	// the host's network with everything that listens on its loopback.
+	// BuildKit's own default, where it finds no CNI plugin, is the host's
+	// network with everything that listens on its loopback. Here, a step that
+	// states nothing gets the public one, and a build that was not given a
+	// network makes all of its steps state that they have none.
+	public, err := newPublicNetwork(root)
+	if err != nil {
+		return opt, err
+	}
 	opt.NetworkProviders = map[pb.NetMode]network.Provider{
-		pb.NetMode_UNSET: network.NewNoneProvider(),
+		pb.NetMode_UNSET: public,
 		pb.NetMode_NONE:  network.NewNoneProvider(),
 		pb.NetMode_HOST:  network.NewHostProvider(),
 	}
@@ -194,7 +199,7 @@ func workerOpt(ctx context.Context, root, runcPath string) (opt base.WorkerOpt, 
 	opt.MountPoolRoot = filepath.Join(root, "cachemounts")
 	opt.Platforms = []ocispec.Platform{platforms.Normalize(platforms.DefaultSpec())}
 	opt.RegistryHosts = localOnly(resolver.NewRegistryConfig(nil))
-	opt.Labels = map[string]string{wlabel.Executor: "oci", wlabel.Snapshotter: name, wlabel.Network: NetworkNone}
+	opt.Labels = map[string]string{wlabel.Executor: "oci", wlabel.Snapshotter: name, wlabel.Network: NetworkPublic}
 	return opt, nil
 }
 

@@ -100,7 +100,7 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 		f.Excerpt = said.Excerpt
 	case strings.Contains(text, "network.host is not allowed"):
 		f.Message = "a step asks for the host's network"
-		f.Next = "take that out of the recipe, or consent with --network host"
+		f.Next = "take that out of the recipe, or consent with --build-network host"
 		f.family = kiterr.ErrRefused
 	case st != nil && exitCode.MatchString(text):
 		m := recipeStep.FindStringSubmatch(st.name)
@@ -116,7 +116,7 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 		if noSpace.MatchString(strings.Join(f.Output, "\n")) {
 			f.Next, f.family = "the disk is full: "+nextDiskFull, kiterr.ErrUnavailable
 		} else if r.Network == NetworkNone && networkSymptom.MatchString(strings.Join(f.Output, "\n")) {
-			f.Next = "RUN steps have no network; to let this recipe use this machine's, build with --network host"
+			f.Next = "RUN steps have no network; to let this recipe reach public hosts, build with --build-network public"
 		}
 	case noSpace.MatchString(text) || noSpace.MatchString(err.Error()):
 		return diskFull(syscall.ENOSPC)
@@ -174,8 +174,8 @@ func firstLine(ranges []*pb.Range) int {
 
 // lastClause takes BuildKit's own wrapping off a message.
 func lastClause(s string) string {
-	for _, p := range []string{"failed to solve: ", "failed to run Build function: ", "rpc error: code = Unknown desc = ", "dockerfile parse error on line"} {
-		if i := strings.LastIndex(s, p); i >= 0 && p[len(p)-1] == ' ' {
+	for _, p := range []string{"failed to solve: ", "failed to run Build function: ", "rpc error: code = Unknown desc = "} {
+		if i := strings.LastIndex(s, p); i >= 0 {
 			s = s[i+len(p):]
 		}
 	}

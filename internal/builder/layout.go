@@ -60,8 +60,7 @@ func localTags(dir string) map[string]digest.Digest {
 	return tags
 }
 
-// readManifest returns the manifest of desc or, of an index, that of the one
-// image in it that platform names; the zero platform takes the first.
+// readManifest returns the image manifest that desc names.
 func readManifest(ctx context.Context, s content.Provider, desc ocispec.Descriptor) (ocispec.Manifest, error) {
 	var m ocispec.Manifest
 	b, err := content.ReadBlob(ctx, s, desc)

@@ -47,7 +47,7 @@ func (p Progress) display() (progressui.Display, error) {
 
 // run shows what comes from ch until it is closed. It always drains ch: the
 // build waits for its reader.
-func (p Progress) run(_ context.Context, ch chan *client.SolveStatus) {
+func (p Progress) run(ch chan *client.SolveStatus) {
 	d, err := p.display()
 	if err == nil {
 		// Not the build's context: what a cancelled build says last is

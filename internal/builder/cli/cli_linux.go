@@ -38,9 +38,9 @@ Usage:
   kit-builder serve                 run a builder in the foreground
 
 The image store and the builder are in $KITBOX_HOME (--home), by default
-$XDG_STATE_HOME/kitbox. Steps of a recipe have no network unless
---network host consents to it: they can then reach all that this machine can,
-services on its loopback included.
+$XDG_STATE_HOME/kitbox. Steps of a recipe have no network unless you give them
+one: --network public lets them reach hosts by name at public addresses, and
+--network host all that this machine can, services on its loopback included.
 
 Exit status: 0 done, 2 the Kit is refused, 130 interrupted, 1 anything else.
 Run "kit-builder COMMAND --help" for the flags.
@@ -174,7 +174,9 @@ func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 	fs.StringVar(&r.Layout, "layout", "", "OCI layout `directory` to build into (default: images in the home)")
 	fs.StringVar(&r.Tag, "tag", "", "`name` of the image in the layout")
 	fs.StringVar(&r.Platform, "platform", "", "OCI `platform` (default: this machine's)")
-	fs.StringVar(&r.Network, "network", builder.NetworkNone, "network of RUN steps: none, or host for all that this machine can reach")
+	const network = "`network` of RUN steps: none, public (hosts by name, not this machine), or host"
+	fs.StringVar(&r.Network, "network", builder.NetworkNone, network)
+	fs.StringVar(&r.Network, "build-network", builder.NetworkNone, "the same as --network")
 	fs.StringVar(&r.Builder, "builder", "", "`address` of another BuildKit, unix://… or tcp://…")
 	fs.BoolVar(&r.NoCache, "no-cache", false, "run every step again")
 	fs.Func("idle", "how long, `5m`, a builder started for this stays unused", func(s string) error {
