@@ -85,7 +85,9 @@ type ImageStore interface {
 type BaseOptions struct {
 	Ref      string // empty: the reference the examples build on
 	Force    bool   // make it again although it is there
-	Mirror   string // empty: the mirror of this machine's distribution
+	Mirror   string // empty: the mirrors of this machine's distribution
+	Suite    string // release, such as bookworm; empty: this machine's
+	Rootfs   string // take this directory or tar instead of installing anything
 	Progress func(Event)
 }
 

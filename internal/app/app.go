@@ -75,6 +75,7 @@ func newEngine() (*engine.Engine, error) {
 		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
 		Attach:    attach,
 		Pattern:   egress.CheckPattern,
+		Base:      base,
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, program(bin, "kit-guest")) },

@@ -103,7 +103,8 @@ func (e *Env) base() *cobra.Command {
 		Short: "Make the base from the distribution's own mirror, into the local store",
 		Long: `Makes the platform base (bash, sh, curl, git, a certificate store, python3, and
 the user agent with id 1000) from the mirror of the distribution, and puts it
-into the local store. Does nothing when it is there. Needs mmdebstrap.`,
+into the local store. Does nothing when it is there. Needs mmdebstrap, unless a
+root filesystem of your own is given.`,
 		Example: `  kitbox base create`,
 		Args:    none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -121,6 +122,8 @@ into the local store. Does nothing when it is there. Needs mmdebstrap.`,
 	f := create.Flags()
 	f.StringVar(&o.Ref, "ref", "", "name of the image (default: the one that the examples build on)")
 	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
+	f.StringVar(&o.Suite, "suite", "", "`RELEASE` to install, such as bookworm (default: this machine's)")
+	f.StringVar(&o.Rootfs, "from-rootfs", "", "take this `DIR` or tar instead of installing anything")
 	f.BoolVar(&o.Force, "force", false, "make it again although it is there")
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	cmd.AddCommand(create)
