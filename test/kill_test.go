@@ -144,7 +144,9 @@ const waits = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabi
   "install":[{"command":"touch /v/installing; until test -e /v/go; do sleep 0.02; done; echo once >>/v/installs"}],
   "startup":[{"command":"echo boot >>/v/boots"}]}}]}`
 
-func (h *host) volume(name string) string { return filepath.Join(h.home, "volumes", name, "%2Fv", "data") }
+func (h *host) volume(name string) string {
+	return filepath.Join(h.home, "volumes", name, "%2Fv", "data")
+}
 
 func TestAKeeperThatIsKilledIsReplacedByTheNextCommand(t *testing.T) {
 	h := newHost(t)
