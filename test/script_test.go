@@ -156,7 +156,8 @@ func alive(home string) []string {
 	}
 	sandboxes, _ := os.ReadDir(filepath.Join(home, "sandboxes"))
 	for _, s := range sandboxes {
-		if !strings.HasPrefix(s.Name(), ".ids") {
+		// A file that a kill left half written is swept when it is old.
+		if s.IsDir() {
 			left = append(left, "sandbox "+s.Name())
 		}
 	}

@@ -120,6 +120,12 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for i := range p.Volumes {
 		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && o.Ephemeral && o.Name == ""
 	}
+	if o.Workspace != "" && e.c.Rootless && p.Launch.User.UID != 0 {
+		// Inside the user's own namespace no mount can translate owners:
+		// the workspace would be there and not be writable.
+		return nil, fmt.Errorf("workspace %s: without root, a host directory can be given only to a workload whose user is root, and this one's is %d; run kitbox as root, or leave PATH out: %w",
+			o.Workspace, p.Launch.User.UID, kiterr.ErrUnsupported)
+	}
 	if err := addWorkspace(p, o.Workspace); err != nil {
 		return nil, err
 	}

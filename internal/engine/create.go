@@ -140,7 +140,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 		}
 	}()
 	j := journal.Writer{Dir: sb.Dir(), Volatile: o.Ephemeral}
-	if err := j.Append(journal.Creating, ""); err != nil {
+	if err := j.Append(journal.Creating, p.ID); err != nil { // with it, what is kept by id can be given back
 		return nil, err
 	}
 	// The keeper's program comes up while the rest is written; it does

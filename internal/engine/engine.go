@@ -315,18 +315,23 @@ func (b *box) busy() bool {
 // next command would find it by. keep is whether storage made for it outlives it
 // if it ever was installed.
 func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, keep bool) error {
+	es, err := journal.Read(sb.Dir())
+	if err != nil {
+		return err
+	}
+	id := ""
+	if len(es) > 0 {
+		id = es[0].Note
+	}
 	if p != nil {
-		es, err := journal.Read(sb.Dir())
-		if err != nil {
-			return err
-		}
+		id = p.ID
 		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
 			return err
 		}
-		if !e.c.Rootless {
-			if err := e.state.ReleaseIDs(ctx, p.ID); err != nil {
-				return err
-			}
+	}
+	if id != "" && !e.c.Rootless {
+		if err := e.state.ReleaseIDs(ctx, id); err != nil {
+			return err
 		}
 	}
 	return sb.Remove()
