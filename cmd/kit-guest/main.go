@@ -60,7 +60,10 @@ func main() {
 			err = fmt.Errorf("no capabilities given")
 		}
 		if err == nil {
-			err = inside.Confine(strings.Split(os.Args[2], ","))
+			capabilities := strings.Split(os.Args[2], ",")
+			if err = inside.Bound(capabilities); err == nil {
+				err = inside.Confine(capabilities)
+			}
 		}
 		if err != nil {
 			fatal("%v", err)
@@ -82,9 +85,17 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, fds, err := inside.Receive(control)
+	c, err := inside.ReceiveConfig(control)
 	if err != nil {
 		return nil, fmt.Errorf("receiving the machine's description: %w", err)
+	}
+	// While the driver is busy with limits and mounts.
+	if err := inside.Bound(c.Capabilities); err != nil {
+		return nil, err
+	}
+	fds, err := inside.ReceiveFiles(control, c)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the machine's mounts: %w", err)
 	}
 	if err := inside.Detach(c.Hostname); err != nil {
 		return nil, err

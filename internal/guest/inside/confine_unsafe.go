@@ -68,14 +68,12 @@ func cgroupNamespace() error {
 	return nil
 }
 
-// Confine gives up, on every thread and for good, what building needed.
-// capabilities bounds all commands; the guest keeps what it works with.
-func Confine(capabilities []string) error {
+// Bound takes, on every thread and for good, all capabilities but the given ones
+// from what commands can ever have, and new privileges too. What this process
+// itself has now stays, so it can be called before building: it is the part
+// that takes long, one round over all threads per capability.
+func Bound(capabilities []string) error {
 	bound, err := mask64(capabilities)
-	if err != nil {
-		return err
-	}
-	own, err := mask64(agentCapabilities)
 	if err != nil {
 		return err
 	}
@@ -91,6 +89,23 @@ func Confine(capabilities []string) error {
 			return fmt.Errorf("dropping capability %d: %w", c, errno)
 		}
 	}
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("setting no_new_privs: %w", errno)
+	}
+	return nil
+}
+
+// Confine gives up, on every thread and for good, what building needed, after
+// Bound with the same capabilities. The guest keeps what it works with.
+func Confine(capabilities []string) error {
+	bound, err := mask64(capabilities)
+	if err != nil {
+		return err
+	}
+	own, err := mask64(agentCapabilities)
+	if err != nil {
+		return err
+	}
 	keep := bound | own
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -104,9 +119,6 @@ func Confine(capabilities []string) error {
 	runtime.KeepAlive(&data)
 	if errno != 0 {
 		return fmt.Errorf("setting capabilities: %w", errno)
-	}
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("setting no_new_privs: %w", errno)
 	}
 	// Nobody in the machine may look into the guest, or follow /proc/1/exe and
 	// /proc/1/fd out of it.
