@@ -60,9 +60,9 @@ func main() {
 			err = fmt.Errorf("no capabilities given")
 		}
 		if err == nil {
-			capabilities := strings.Split(os.Args[2], ",")
-			if err = inside.Bound(capabilities); err == nil {
-				err = inside.Confine(capabilities)
+			var c *inside.Confinement
+			if c, err = inside.Prepare(strings.Split(os.Args[2], ",")); err == nil {
+				err = c.Apply()
 			}
 		}
 		if err != nil {
@@ -90,7 +90,8 @@ func build(control *net.UnixConn) (net.Listener, error) {
 		return nil, fmt.Errorf("receiving the machine's description: %w", err)
 	}
 	// While the driver is busy with limits and mounts.
-	if err := inside.Bound(c.Capabilities); err != nil {
+	confinement, err := inside.Prepare(c.Capabilities)
+	if err != nil {
 		return nil, err
 	}
 	fds, err := inside.ReceiveFiles(control, c)
@@ -105,7 +106,7 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	}
 	// Executed through a descriptor, it would be called "5" in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
-	return ln, inside.Confine(c.Capabilities)
+	return ln, confinement.Apply()
 }
 
 func serve(ln net.Listener) {
