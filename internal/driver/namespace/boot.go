@@ -74,7 +74,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	// Until it has its mounts the guest only prepares, and it ends when we do.
 	r := &machinedir.Run{PID: cmd.Process.Pid, Boot: machinedir.BootID()}
 	if r.Start, err = machinedir.StartTicks(r.PID); err != nil {
-		return fmt.Errorf("the guest ended at once: %w", err)
+		return m.Blame(fmt.Errorf("the guest ended at once: %w", err))
 	}
 	if err := m.WriteRun(r); err != nil {
 		_ = cmd.Process.Kill()
@@ -89,7 +89,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	r.Cgroups = dirs
 	m.Run = r
 	if err != nil {
-		return fmt.Errorf("putting the machine into cgroups: %w", err)
+		return m.Blame(fmt.Errorf("putting the machine into cgroups: %w", err))
 	}
 	unenforced = cgroup.Asked(unenforced, notes, p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
