@@ -14,14 +14,8 @@ import (
 // the Config's comment; Build closes them. On error the process is of no
 // further use.
 func Build(c *Config, fds []int) error {
-	binds := 0
-	for _, m := range c.Mounts {
-		if m.Bind {
-			binds++
-		}
-	}
-	if len(fds) != c.Layers+1+binds || c.Layers < 1 {
-		return fmt.Errorf("%d descriptors for %d layers and %d binds", len(fds), c.Layers, binds)
+	if len(fds) != c.files() || c.Layers < 1 {
+		return fmt.Errorf("%d descriptors for %d layers and %d mounts", len(fds), c.Layers, len(c.Mounts))
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
