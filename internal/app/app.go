@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -46,6 +47,8 @@ func Main(args []string) int {
 			return e.OpenKeeper(dir)
 		})
 	}
+	// A command ends before collecting would pay.
+	debug.SetGCPercent(400)
 	// SIGHUP too: a terminal that is closed ends what was started in it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

@@ -117,9 +117,7 @@ func Environment(env []string) []string {
 		}
 		out = append(out, kv)
 	}
-	// One command at a time passes through a keeper; collecting early keeps
-	// it small.
-	return append(out, "GOGC=25", "GOMEMLIMIT=20MiB")
+	return append(out, "GOGC=400", "GOMEMLIMIT=20MiB")
 }
 
 type bootRequest struct {
