@@ -93,7 +93,7 @@ func (s storage) prepare(p *plan.Plan) error {
 		// A data directory without terms is what a kill between the two
 		// left; nothing was mounted from it.
 		data := s.Dir(p.Name, v.Path)
-		if err := os.RemoveAll(data); err != nil {
+		if err := durable.RemoveTree(data); err != nil {
 			return durable.Explain(data, err)
 		}
 		if err := os.Mkdir(data, 0o700); err != nil {
@@ -157,10 +157,10 @@ func (s storage) settle(p *plan.Plan, installed bool) error {
 			continue
 		}
 		// Terms last: until they go, the next settling finds the storage.
-		if err := os.RemoveAll(s.Dir(p.Name, p.Volumes[i].Path)); err != nil {
+		if err := durable.RemoveTree(s.Dir(p.Name, p.Volumes[i].Path)); err != nil {
 			return durable.Explain(dir, err)
 		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := durable.RemoveTree(dir); err != nil {
 			return durable.Explain(dir, err)
 		}
 		os.Remove(filepath.Dir(dir)) // unless other storage of that name is there

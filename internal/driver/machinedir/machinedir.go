@@ -25,6 +25,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -240,7 +241,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(tmp)
+			durable.RemoveTree(tmp)
 		}
 	}()
 	// Held until the end: a sweep leaves what is locked alone.
@@ -275,7 +276,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 		return Explain(err)
 	}
 	if err := syncDir(base); err != nil {
-		os.RemoveAll(final)
+		durable.RemoveTree(final)
 		return Explain(err)
 	}
 	return nil
@@ -328,7 +329,7 @@ func (m *Machine) Remove() error {
 		os.Remove(trash)
 		return Explain(err)
 	}
-	if err := os.RemoveAll(trash); err != nil {
+	if err := durable.RemoveTree(trash); err != nil {
 		return fmt.Errorf("removing machine %s: %w", m.ID, Explain(err))
 	}
 	return nil
@@ -360,11 +361,11 @@ func sweep(base string) {
 			}
 		}
 		if err != nil {
-			os.RemoveAll(p)
+			durable.RemoveTree(p)
 			continue
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			os.RemoveAll(p)
+			durable.RemoveTree(p)
 		}
 		f.Close()
 	}

@@ -146,14 +146,14 @@ func (s *Store) Sweep(grace time.Duration) error {
 		p := filepath.Join(s.dir, e.Name())
 		if strings.HasPrefix(e.Name(), durable.TempPrefix) {
 			if st, err := e.Info(); err == nil && (e.IsDir() || st.ModTime().Before(limit)) {
-				errs = append(errs, durable.Explain(p, os.RemoveAll(p)))
+				errs = append(errs, durable.Explain(p, durable.RemoveTree(p)))
 			}
 			continue
 		}
 		files, _ := filepath.Glob(filepath.Join(p, durable.TempPrefix+"*"))
 		for _, f := range files {
 			if st, err := os.Lstat(f); err == nil && st.ModTime().Before(limit) {
-				errs = append(errs, durable.Explain(f, os.RemoveAll(f)))
+				errs = append(errs, durable.Explain(f, durable.RemoveTree(f)))
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func (sb *Sandbox) Remove() error {
 	if err := durable.SyncDir(parent); err != nil {
 		return err
 	}
-	return durable.Explain(tmp, os.RemoveAll(tmp))
+	return durable.Explain(tmp, durable.RemoveTree(tmp))
 }
 
 // Write replaces the document file by the JSON form of v, which must have a
