@@ -566,6 +566,54 @@ func TestAMachineThatEndsByItselfIsStopped(t *testing.T) {
 	}
 }
 
+// A start that comes while the sandbox goes down, by a stop whose command was
+// killed or by the death of the machine, must not report it as up.
+func TestAWatchOfASandboxThatGoesDownIsNotToldItIsUp(t *testing.T) {
+	t.Run("machine died", func(t *testing.T) {
+		w, dir := newWorld(), t.TempDir()
+		x := w.live(t, dir, testPlan(), false, nil)
+		<-x.k.Booted()
+		if err := x.client.Watch(bounded(t), nil); err != nil {
+			t.Fatalf("while it is up: %v", err)
+		}
+		w.mu.Lock()
+		w.alive["m"] = false // and the keeper has not heard of it
+		w.mu.Unlock()
+		got := make(chan error, 1)
+		go func() { got <- x.client.Watch(bounded(t), nil) }()
+		select {
+		case err := <-got:
+			t.Errorf("an answer before the keeper is done: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		w.mu.Lock()
+		close(w.ended["m"])
+		w.mu.Unlock()
+		if err := <-got; !errors.Is(err, ErrNone) {
+			t.Errorf("watch: %v, want %v", err, ErrNone)
+		}
+	})
+	t.Run("stopping", func(t *testing.T) {
+		w, dir := newWorld(), t.TempDir()
+		x := w.live(t, dir, testPlan(), false, nil)
+		<-x.k.Booted()
+		x.k.mu.Lock()
+		x.k.state = stopping
+		x.k.mu.Unlock()
+		got := make(chan error, 1)
+		go func() { got <- x.client.Watch(bounded(t), nil) }()
+		select {
+		case err := <-got:
+			t.Errorf("an answer while it stops: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		x.k.end()
+		if err := <-got; !errors.Is(err, ErrNone) {
+			t.Errorf("watch: %v, want %v", err, ErrNone)
+		}
+	})
+}
+
 func TestACallerOfAHungKeeperIsNotHeldUp(t *testing.T) {
 	dir := t.TempDir()
 	l, err := bind(dir)

@@ -170,6 +170,22 @@ func (k *Keeper) stopped(c *net.UnixConn, r request) {
 	k.answer(c, reply{OK: err == nil, Error: failed(err)})
 }
 
+// lives reports whether the sandbox is up and not on its way down, which a
+// keeper may have to be told: a machine that was killed ends before its keeper
+// has noticed.
+func (k *Keeper) lives() bool {
+	k.mu.Lock()
+	ready := k.state == sandbox.Ready
+	k.mu.Unlock()
+	if !ready {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	defer cancel()
+	running, _, err := k.machine(ctx)
+	return running || err != nil
+}
+
 // idle reports whether nothing is going on that somebody waits for.
 func (k *Keeper) idle() bool {
 	k.mu.Lock()
@@ -235,6 +251,15 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 	k.mu.Lock()
 	err := k.bootErr
 	k.mu.Unlock()
+	if err == nil && !own && !k.lives() {
+		// Who asks whether the sandbox is up would be told of one that is
+		// going down. Hanging up when it is down says what is true.
+		select {
+		case <-gone:
+		case <-k.ended:
+		}
+		return
+	}
 	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
 	if !own {
 		return
