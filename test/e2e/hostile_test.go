@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A workspace that holds kitbox's own state would let a sandbox write the plan
+// of the next one.
+func TestAWorkspaceMustNotHoldTheState(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(home, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{home, filepath.Dir(home), filepath.Join(home, "images"), link, "/"} {
+		o := kitbox(t, "run", "--rm", "-q", "--name", "greedy", "--exec", probe, dir, "--", "touch", "x")
+		if o.Code != 2 || !strings.Contains(o.Stderr, home) || !strings.Contains(o.Stderr, "KITBOX_HOME") {
+			t.Errorf("workspace %s: %+v", dir, o)
+		}
+	}
+	if kitbox(t, "status", "greedy").Code == 0 {
+		t.Error("the sandbox is left")
+	}
+}
+
+// What is a directory when the sandbox is made can be a link when it starts
+// again, made by another sandbox that has the directory above it.
+func TestAWorkspaceThatBecameALinkIsNotFollowed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	secret := t.TempDir()
+	create(t, "swapped", probe, dir)
+	ok(t, "stop", "swapped")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, dir); err != nil {
+		t.Fatal(err)
+	}
+	if o := kitbox(t, "start", "swapped"); o.Code != 2 || !strings.Contains(o.Stderr, dir) {
+		t.Errorf("start: %+v", o)
+	}
+}
+
+// One descriptor per level would not do, and paths are not that long either.
+func TestASandboxWithAVeryDeepDirectoryCanBeRemoved(t *testing.T) {
+	create(t, "deep", probe)
+	script := "import os\nos.chdir('/tmp')\nfor i in range(25000):\n os.mkdir('d'); os.chdir('d')\n"
+	if o := kitboxIn(t, []byte(script), "exec", "-i", "deep", "--", "python3", "-"); o.Code != 0 {
+		t.Fatalf("making it: %+v", o)
+	}
+	if o := kitbox(t, "rm", "deep"); o.Code != 0 {
+		t.Errorf("rm: status %d, %.300s", o.Code, o.Stderr)
+	}
+}
+
+// A name that was made up is one that nobody asks for again, so what a killed
+// command left under it goes with the next creation of any other.
+func TestACreationClearsWhatAnotherLeft(t *testing.T) {
+	left := filepath.Join(home, "sandboxes", "left-over")
+	young := filepath.Join(home, "sandboxes", "young")
+	for _, dir := range []string{left, young} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		if err := os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left, past, past); err != nil {
+		t.Fatal(err)
+	}
+	create(t, "clearing", probe)
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the remains are still there: %v", err)
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("what was just begun is gone: %v", err)
+	}
+}
