@@ -143,6 +143,15 @@ func (s storage) settle(p *plan.Plan, installed bool) error {
 		}
 		dir := s.at(p.Name, p.Volumes[i].Path)
 		t, err := readTerms(dir)
+		if errors.Is(err, fs.ErrNotExist) && !installed {
+			// A kill before the terms were written: nothing was mounted
+			// from it, and the next of the name would clear it too.
+			if err := durable.RemoveTree(dir); err != nil {
+				return durable.Explain(dir, err)
+			}
+			os.Remove(filepath.Dir(dir))
+			continue
+		}
 		if errors.Is(err, fs.ErrNotExist) || err == nil && t.Pending != p.ID {
 			continue
 		}
