@@ -50,6 +50,9 @@ type Guest interface {
 	// MakeDir makes the directory path, owned by id, unless something is
 	// there.
 	MakeDir(ctx context.Context, path string, id plan.Identity) error
+
+	// Alive returns nil when the guest answers.
+	Alive(ctx context.Context) error
 }
 
 // A Command is what a hook asks of a [Guest].

@@ -139,6 +139,15 @@ func (w *world) Run(ctx context.Context, c Command, out io.Writer) (int, error) 
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }
 
+func (w *world) Alive(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.alive["m"] {
+		return kiterr.ErrNotRunning
+	}
+	return nil
+}
+
 func (w *world) WriteFile(_ context.Context, f plan.File, id plan.Identity) error {
 	w.note("file %s for %d", f.Path, id.UID)
 	return nil

@@ -180,11 +180,28 @@ func (k *Keeper) lives() bool {
 	if !ready {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
 	defer cancel()
-	running, _, err := k.machine(ctx)
-	return running || err != nil
+	if k.Guest.Alive(ctx) == nil || ctx.Err() != nil {
+		return true // one that is only slow is up
+	}
+	// A process that is being killed is there for a moment longer.
+	for ctx.Err() == nil {
+		if running, _, err := k.machine(ctx); err == nil && !running {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.ended:
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return true
 }
+
+// pingTime is how long a guest may take to show that it is there.
+const pingTime = 2 * time.Second
 
 // idle reports whether nothing is going on that somebody waits for.
 func (k *Keeper) idle() bool {
