@@ -133,6 +133,21 @@ func chmodBits(mode uint32) fs.FileMode {
 	return m
 }
 
+// of lists the storage of sandboxes named name.
+func (s storage) of(name string) ([]plan.Volume, error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var vs []plan.Volume
+	for _, e := range entries {
+		if path, err := url.PathUnescape(e.Name()); err == nil {
+			vs = append(vs, plan.Volume{Path: path})
+		}
+	}
+	return vs, nil
+}
+
 // settle is called when sandbox p goes: storage that it was the first to use is
 // kept when it had been installed, and otherwise goes as well. Doing it again
 // does nothing.

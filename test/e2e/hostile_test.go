@@ -87,3 +87,19 @@ func TestACreationClearsWhatAnotherLeft(t *testing.T) {
 		t.Errorf("what was just begun is gone: %v", err)
 	}
 }
+
+// A plan that a full disk or a crash cut short must not keep a sandbox for ever.
+func TestASandboxWithATornPlanCanBeRemoved(t *testing.T) {
+	create(t, "torn", probe)
+	ok(t, "stop", "torn")
+	file := filepath.Join(home, "sandboxes", "torn", "plan.json")
+	if err := os.Truncate(file, 100); err != nil {
+		t.Fatal(err)
+	}
+	if o := kitbox(t, "rm", "torn"); o.Code != 0 {
+		t.Errorf("rm: %+v", o)
+	}
+	if o := kitbox(t, "status", "torn"); o.Code == 0 {
+		t.Errorf("it is still there: %+v", o)
+	}
+}
