@@ -103,3 +103,16 @@ func TestASandboxWithATornPlanCanBeRemoved(t *testing.T) {
 		t.Errorf("it is still there: %+v", o)
 	}
 }
+
+// A process may lower its score as far as an ancestor of its was allowed to, so
+// a sandbox below a protected service could be the last to go.
+func TestASandboxIsNotSparedWhenMemoryRunsOut(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root sets the floor of a score")
+	}
+	create(t, "memory", probe)
+	script := "cat /proc/self/oom_score_adj; for n in -1000 -1; do echo $n 2>/dev/null >/proc/self/oom_score_adj && echo lowered; done; cat /proc/self/oom_score_adj"
+	if o := sh(t, "memory", "0", script); o.Stdout != "100\n100\n" {
+		t.Errorf("%+v", o)
+	}
+}
