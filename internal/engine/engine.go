@@ -413,6 +413,9 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		return nil, durable.Explain(sb.Path(policyFile), err)
 	}
 	decisions := &audit.Log{W: log}
+	if st, err := log.Stat(); err == nil {
+		decisions.Held = st.Size()
+	}
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)

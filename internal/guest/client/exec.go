@@ -101,7 +101,13 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 	}
 	e.Stdin = s.Stdin != nil && !passed[0] && !r.Detach
 
+	// Starting a command takes the guest no time. One that its machine has
+	// taken descriptors or memory from would never answer.
+	late := time.AfterFunc(answerTime, func() { c.Raw().SetDeadline(time.Unix(1, 0)) })
 	a, err := begin(c, protocol.Request{Op: protocol.OpExec, Exec: e}, files...)
+	if !late.Stop() && ctx.Err() == nil {
+		return protocol.Exit{}, fmt.Errorf("the guest did not start the command within %v; stop and start the sandbox", answerTime)
+	}
 	if err != nil {
 		return protocol.Exit{}, err
 	}
@@ -113,6 +119,10 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 	}
 	return attend(ctx, c, e, s, passed)
 }
+
+// answerTime is how long a guest may take to start a command, on a machine that
+// is very busy.
+var answerTime = time.Minute
 
 // attend moves bytes until the guest reports the end of the command.
 func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, passed [3]bool) (protocol.Exit, error) {
