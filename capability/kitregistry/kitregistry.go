@@ -4,6 +4,8 @@
 package kitregistry
 
 import (
+	_ "embed"
+
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/presence"
 )
@@ -20,7 +22,10 @@ func Decode(r capability.Request) (Config, error) { return Config{}, presence.De
 // Encode returns the request, which cannot fail.
 func (Config) Encode() (capability.Request, error) { return capability.Request{Type: Type}, nil }
 
-var definition = presence.Definition(Type, capability.ListServices, "")
+//go:embed schema.json
+var schema []byte
+
+var definition = presence.Definition(Type, capability.ListServices, "", schema)
 
 // Definition returns the grammar of the type. It is a service on
 // the permission surface.

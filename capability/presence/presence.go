@@ -4,14 +4,9 @@
 package presence
 
 import (
-	_ "embed"
-
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/merge"
 )
-
-//go:embed schema.json
-var schema []byte
 
 const fault = "this type takes no config, not even an empty one: remove the field"
 
@@ -37,8 +32,8 @@ func inspect(r capability.Request, statement string, in *capability.Inspection) 
 // Definition returns the grammar of the config-less singleton typ. A request
 // adds one line to list, or none if list is empty; any number of requests
 // merge into one. Statement is the id of the rule that forbids a config, if it
-// has one.
-func Definition(typ, list, statement string) capability.Definition {
+// has one; schema accepts nothing.
+func Definition(typ, list, statement string, schema []byte) capability.Definition {
 	return capability.Definition{
 		Types:   []string{typ},
 		Arity:   capability.Singleton,

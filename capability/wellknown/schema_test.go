@@ -143,14 +143,14 @@ func TestSchemaAndTypesAgree(t *testing.T) {
 				continue
 			}
 			s, ok := samples[typ]
+			if root["title"] != typ || root["description"] == nil {
+				t.Errorf("%s: schema is titled %v", typ, root["title"])
+			}
 			if !ok {
 				if fmt.Sprint(root["not"]) != "map[]" || root["properties"] != nil {
 					t.Errorf("%s: not the schema of a config-less type", typ)
 				}
 				continue
-			}
-			if root["title"] != typ {
-				t.Errorf("%s: schema is titled %v", typ, root["title"])
 			}
 			p := pin{t: t, root: root, v1: typ == networkpolicy.Type}
 			p.match(typ, root, s.config)
