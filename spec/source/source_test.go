@@ -94,3 +94,25 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// FuzzReadersAgree holds the JSON reader against the YAML parser: what both
+// accept means the same. A comment behind the document keeps the JSON reader
+// away and is nothing to YAML.
+func FuzzReadersAgree(f *testing.F) {
+	for _, s := range []string{`{"a":1}`, `{"a":[true,null,-0,1.50,"x\n\t\u00e9\/"],"b":{}}`, `{"a":"1","b":" x ","c":"# no"}`, "{\"a\":\r\n\t1}", `{"":{"<<":{"a":1}}}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := source.Parse(text)
+		if err != nil || !strings.HasPrefix(strings.TrimSpace(text), "{") {
+			return
+		}
+		b, err := source.Parse(text + " # x")
+		if err != nil {
+			return
+		}
+		if x, y := string(a.AppendJSON(nil)), string(b.AppendJSON(nil)); x != y {
+			t.Fatalf("%q is %s in one reader and %s in the other", text, x, y)
+		}
+	})
+}
