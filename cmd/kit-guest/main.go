@@ -60,7 +60,10 @@ func main() {
 			err = fmt.Errorf("no capabilities given")
 		}
 		if err == nil {
-			err = inside.Confine(strings.Split(os.Args[2], ","))
+			var c *inside.Confinement
+			if c, err = inside.Prepare(strings.Split(os.Args[2], ",")); err == nil {
+				err = c.Apply()
+			}
 		}
 		if err != nil {
 			fatal("%v", err)
@@ -82,9 +85,18 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, fds, err := inside.Receive(control)
+	c, err := inside.ReceiveConfig(control)
 	if err != nil {
 		return nil, fmt.Errorf("receiving the machine's description: %w", err)
+	}
+	// While the driver is busy with limits and mounts.
+	confinement, err := inside.Prepare(c.Capabilities)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := inside.ReceiveFiles(control, c)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the machine's mounts: %w", err)
 	}
 	if err := inside.Detach(c.Hostname); err != nil {
 		return nil, err
@@ -94,7 +106,7 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	}
 	// Executed through a descriptor, it would be called "5" in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
-	return ln, inside.Confine(c.Capabilities)
+	return ln, confinement.Apply()
 }
 
 func serve(ln net.Listener) {

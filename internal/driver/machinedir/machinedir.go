@@ -334,6 +334,10 @@ func (m *Machine) Remove() error {
 	return nil
 }
 
+// sweepAge is how old something without a lock must be to be nobody's: the time
+// between two system calls, with much room for a busy system.
+const sweepAge = time.Minute
+
 // sweep deletes what killed processes left half made or half removed. What is
 // locked is somebody's; errors are left to the next sweep.
 func sweep(base string) {
@@ -347,11 +351,16 @@ func sweep(base string) {
 		}
 		p := filepath.Join(base, e.Name())
 		f, err := os.OpenFile(filepath.Join(p, lockFile), os.O_RDWR, 0)
-		if err != nil {
-			// Without a lock it may be about to get one.
-			if st, err := os.Stat(p); err == nil && time.Since(st.ModTime()) > time.Minute {
-				os.RemoveAll(p)
+		// A new one is not locked from its first instant on, and trash is not
+		// trash before it has the machine's lock.
+		if err != nil || strings.HasPrefix(e.Name(), newPrefix) {
+			if st, serr := os.Stat(p); serr != nil || time.Since(st.ModTime()) < sweepAge {
+				f.Close() // nil when err is not
+				continue
 			}
+		}
+		if err != nil {
+			os.RemoveAll(p)
 			continue
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {

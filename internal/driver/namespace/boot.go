@@ -31,6 +31,10 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
+	c, err := describe(p)
+	if err != nil {
+		return err
+	}
 	guest, err := machinedir.OpenGuest(d.GuestPath)
 	if err != nil {
 		return err
@@ -67,20 +71,25 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	})
 	theirs.Close() // so that the guest's end shows here, and ours there
 
-	// Until it hears from us the guest does nothing, and it ends when we do.
+	// Until it has its mounts the guest only prepares, and it ends when we do.
 	r := &machinedir.Run{PID: cmd.Process.Pid, Boot: machinedir.BootID()}
 	if r.Start, err = machinedir.StartTicks(r.PID); err != nil {
-		return fmt.Errorf("the guest ended at once: %w", err)
+		return m.Blame(fmt.Errorf("the guest ended at once: %w", err))
 	}
 	if err := m.WriteRun(r); err != nil {
 		_ = cmd.Process.Kill()
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { ours.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := inside.SendConfig(ours, c); err != nil {
+		return m.Blame(err)
+	}
 	dirs, notes, err := cgroup.System{}.Make(m.CgroupName(), limits, r.PID)
 	r.Cgroups = dirs
 	m.Run = r
 	if err != nil {
-		return fmt.Errorf("putting the machine into cgroups: %w", err)
+		return m.Blame(fmt.Errorf("putting the machine into cgroups: %w", err))
 	}
 	unenforced = cgroup.Asked(unenforced, notes, p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
@@ -93,13 +102,11 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer ns.Close()
 	mp := mapping{ids: p.IDMap, machine: ns, guest: guest.Name()}
-	c, files, more, err := describe(p, filepath.Join(m.Path, machinedir.WritableDir), mp)
+	files, more, err := gather(p, filepath.Join(m.Path, machinedir.WritableDir), mp)
 	if err != nil {
 		return err
 	}
-	defer func() { closeAll(files) }()
-	c.OneID = oneID(p.IDMap)
-	c.Cgroup2 = cgroup.System{}.Unified()
+	defer closeAll(files)
 	r.Unenforced = append(unenforced, more...)
 	if c.OneID {
 		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
@@ -109,9 +116,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 
-	stop := context.AfterFunc(ctx, func() { ours.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err = inside.Send(ours, c, files); err == nil {
+	if err = inside.SendFiles(ours, files); err == nil {
 		err = inside.Await(ours)
 	}
 	if err != nil {

@@ -123,9 +123,13 @@ func TestHalfMadeMachinesAreSweptAndRemoved(t *testing.T) {
 	// One whose maker died, and one whose maker is at work.
 	for _, name := range []string{".new-dead", ".trash-dead", ".new-busy"} {
 		if err := errors.Join(os.MkdirAll(filepath.Join(d.Dir, name, "rw/upper"), 0o700),
-			os.WriteFile(filepath.Join(d.Dir, name, "lock"), nil, 0o600)); err != nil {
+			os.WriteFile(filepath.Join(d.Dir, name, "lock"), nil, 0o600),
+			os.Chtimes(filepath.Join(d.Dir, name), time.Time{}, time.Now().Add(-time.Hour))); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Mkdir(filepath.Join(d.Dir, ".new-young"), 0o700); err != nil {
+		t.Fatal(err)
 	}
 	busy, err := os.Open(filepath.Join(d.Dir, ".new-busy/lock"))
 	if err != nil {
@@ -141,7 +145,7 @@ func TestHalfMadeMachinesAreSweptAndRemoved(t *testing.T) {
 	if err := d.Create(within(t), m); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{".new-dead": false, ".trash-dead": false, ".new-busy": true} {
+	for name, want := range map[string]bool{".new-dead": false, ".trash-dead": false, ".new-busy": true, ".new-young": true} {
 		if _, err := os.Stat(filepath.Join(d.Dir, name)); (err == nil) != want {
 			t.Errorf("%s is there: %v", name, err == nil)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -18,20 +19,44 @@ type mapping struct {
 	guest   string   // path of the guest's program, for owner maps
 }
 
-// describe turns a plan into what the guest is told, and the mounts that go
-// with it. The caller closes the files.
-func describe(p plan.Machine, writable string, mp mapping) (c *inside.Config, files []*os.File, unenforced []string, err error) {
+// describe turns a plan into what the guest is told.
+func describe(p plan.Machine) (*inside.Config, error) {
+	caps := p.Capabilities
+	if len(caps) == 0 {
+		caps = inside.DefaultCapabilities()
+	}
+	c := &inside.Config{
+		Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps,
+		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(),
+	}
+	for _, m := range p.Mounts {
+		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
+		if m.Kind == plan.MountBind {
+			st, err := os.Stat(m.Source)
+			if err != nil {
+				return nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
+			}
+			im.Bind, im.File = true, !st.IsDir()
+		} else if im.Size == 0 && p.Limits.MemoryBytes > 0 {
+			im.Size = p.Limits.MemoryBytes / 2
+		}
+		c.Mounts = append(c.Mounts, im)
+	}
+	for _, f := range p.Files {
+		c.Files = append(c.Files, inside.File(f))
+	}
+	return c, nil
+}
+
+// gather takes the mounts that go with a description, in its order. The caller
+// closes the files.
+func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unenforced []string, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
 			files = nil
 		}
 	}()
-	caps := p.Capabilities
-	if len(caps) == 0 {
-		caps = inside.DefaultCapabilities()
-	}
-	c = &inside.Config{Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps}
 	add := func(source string, attr unix.MountAttr) error {
 		f, err := idmap.Detached(source, attr)
 		if err == nil {
@@ -47,44 +72,32 @@ func describe(p plan.Machine, writable string, mp mapping) (c *inside.Config, fi
 		attr := shift
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		if err := add(l, attr); err != nil {
-			return nil, files, nil, fmt.Errorf("layer %s: %w", l, err)
+			return files, nil, fmt.Errorf("layer %s: %w", l, err)
 		}
 	}
 	// Never shifted: the overlay writes to it as the machine's own root, to
 	// whom it belongs. With a shift the kernel mounts it read-only, silently.
 	if err := add(writable, unix.MountAttr{}); err != nil {
-		return nil, files, nil, fmt.Errorf("writable layer: %w", err)
+		return files, nil, fmt.Errorf("writable layer: %w", err)
 	}
 	for _, m := range p.Mounts {
-		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
-		if m.Kind == plan.MountBind {
-			st, err := os.Stat(m.Source)
-			if err != nil {
-				return nil, files, nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
-			}
-			im.Bind, im.File = true, !st.IsDir()
-			attr := shift
-			attr.Attr_set |= unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
-			if m.ReadOnly {
-				attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
-			}
-			note, err := addBind(m, attr, p.IDMap, mp, add)
-			if err != nil {
-				return nil, files, nil, fmt.Errorf("mount %s: %w", m.Path, err)
-			}
-			if note != "" {
-				unenforced = append(unenforced, note)
-			}
+		if m.Kind != plan.MountBind {
+			continue
 		}
-		if m.Kind == plan.MountTmpfs && im.Size == 0 && p.Limits.MemoryBytes > 0 {
-			im.Size = p.Limits.MemoryBytes / 2
+		attr := shift
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
+		if m.ReadOnly {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
-		c.Mounts = append(c.Mounts, im)
+		note, err := addBind(m, attr, p.IDMap, mp, add)
+		if err != nil {
+			return files, nil, fmt.Errorf("mount %s: %w", m.Path, err)
+		}
+		if note != "" {
+			unenforced = append(unenforced, note)
+		}
 	}
-	for _, f := range p.Files {
-		c.Files = append(c.Files, inside.File(f))
-	}
-	return c, files, unenforced, nil
+	return files, unenforced, nil
 }
 
 // addBind adds a bind with the ownership its plan asks for. note says what of

@@ -29,7 +29,9 @@ var scratch string
 
 func TestMain(m *testing.M) {
 	if os.Args[0] == "kit-guest" {
-		select {} // a guest that says nothing
+		for { // a guest that says nothing
+			time.Sleep(time.Hour)
+		}
 	}
 	enterRootless()
 	if id := os.Getenv(dieVariable); id != "" {

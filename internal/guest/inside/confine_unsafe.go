@@ -68,16 +68,24 @@ func cgroupNamespace() error {
 	return nil
 }
 
-// Confine gives up, on every thread and for good, what building needed.
-// capabilities bounds all commands; the guest keeps what it works with.
-func Confine(capabilities []string) error {
+// A Confinement is what this process will have given up when it is applied.
+type Confinement struct {
+	keep   uint64 // capabilities of the guest itself
+	filter *seccomp.Filter
+}
+
+// Prepare takes, on every thread and for good, all capabilities but the given
+// ones from what commands can ever have, and new privileges too. What this
+// process itself has now stays, so it can still build: this is the part of
+// confinement that takes long, one round over all threads per capability.
+func Prepare(capabilities []string) (*Confinement, error) {
 	bound, err := mask64(capabilities)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	own, err := mask64(agentCapabilities)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		if bound&(1<<c) != 0 {
@@ -88,14 +96,26 @@ func Confine(capabilities []string) error {
 			continue // a capability this kernel does not have
 		}
 		if errno != 0 {
-			return fmt.Errorf("dropping capability %d: %w", c, errno)
+			return nil, fmt.Errorf("dropping capability %d: %w", c, errno)
 		}
 	}
-	keep := bound | own
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return nil, fmt.Errorf("setting no_new_privs: %w", errno)
+	}
+	filter, err := seccomp.New(capabilities)
+	if err != nil {
+		return nil, err
+	}
+	return &Confinement{keep: bound | own, filter: filter}, nil
+}
+
+// Apply gives up, on every thread and for good, what building needed. The guest
+// keeps what it works with.
+func (c *Confinement) Apply() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	for i := range data {
-		half := uint32(keep >> (32 * i))
+		half := uint32(c.keep >> (32 * i))
 		data[i] = unix.CapUserData{Effective: half, Permitted: half}
 	}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
@@ -105,13 +125,10 @@ func Confine(capabilities []string) error {
 	if errno != 0 {
 		return fmt.Errorf("setting capabilities: %w", errno)
 	}
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("setting no_new_privs: %w", errno)
-	}
 	// Nobody in the machine may look into the guest, or follow /proc/1/exe and
 	// /proc/1/fd out of it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("making the guest opaque: %w", err)
 	}
-	return seccomp.Install(capabilities)
+	return c.filter.Install()
 }

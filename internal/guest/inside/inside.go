@@ -20,8 +20,8 @@ import (
 )
 
 // A Config is what the driver tells the guest before it begins. Descriptors
-// travel beside it, in this order: the layers, the writable directory, one for
-// each bind among Mounts.
+// follow it, in this order: the layers, the writable directory, one for each
+// bind among Mounts.
 type Config struct {
 	Hostname string  `json:"hostname"`
 	Layers   int     `json:"layers"` // how many, lowest first
@@ -65,8 +65,9 @@ const maxConfig = 16 << 20
 // fdBatch is how many descriptors go in one message; the kernel's bound is 253.
 const fdBatch = 200
 
-// Send gives c and files to a guest.
-func Send(u *net.UnixConn, c *Config, files []*os.File) error {
+// SendConfig gives c to a guest, which prepares itself while the driver gathers
+// the descriptors.
+func SendConfig(u *net.UnixConn, c *Config) error {
 	body, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -74,12 +75,15 @@ func Send(u *net.UnixConn, c *Config, files []*os.File) error {
 	if len(body) > maxConfig {
 		return fmt.Errorf("the machine's description has %d bytes, more than %d", len(body), maxConfig)
 	}
-	var head [8]byte
+	var head [4]byte
 	binary.BigEndian.PutUint32(head[:], uint32(len(body)))
-	binary.BigEndian.PutUint32(head[4:], uint32(len(files)))
-	if _, err := u.Write(append(head[:], body...)); err != nil {
-		return err
-	}
+	_, err = u.Write(append(head[:], body...))
+	return err
+}
+
+// SendFiles gives a guest the descriptors that follow its Config. It builds as
+// soon as it has them.
+func SendFiles(u *net.UnixConn, files []*os.File) error {
 	for len(files) > 0 {
 		batch := files[:min(fdBatch, len(files))]
 		files = files[len(batch):]
@@ -94,54 +98,69 @@ func Send(u *net.UnixConn, c *Config, files []*os.File) error {
 	return nil
 }
 
-// Receive is the guest's side of Send. The descriptors close on exec.
-func Receive(u *net.UnixConn) (*Config, []int, error) {
-	var head [8]byte
+// ReceiveConfig is the guest's side of SendConfig.
+func ReceiveConfig(u *net.UnixConn) (*Config, error) {
+	var head [4]byte
 	if _, err := io.ReadFull(u, head[:]); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > maxConfig {
-		return nil, nil, errors.New("oversized configuration")
+		return nil, errors.New("oversized configuration")
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(u, body); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c := new(Config)
 	if err := json.Unmarshal(body, c); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	want := int(binary.BigEndian.Uint32(head[4:]))
+	return c, nil
+}
+
+// files is how many descriptors follow c.
+func (c *Config) files() int {
+	n := c.Layers + 1
+	for _, m := range c.Mounts {
+		if m.Bind {
+			n++
+		}
+	}
+	return n
+}
+
+// ReceiveFiles is the guest's side of SendFiles. The descriptors close on exec.
+func ReceiveFiles(u *net.UnixConn, c *Config) ([]int, error) {
 	var fds []int
-	for len(fds) < want {
+	for len(fds) < c.files() {
 		var b [1]byte
 		oob := make([]byte, syscall.CmsgSpace(4*fdBatch))
 		_, oobn, flags, _, err := u.ReadMsgUnix(b[:], oob)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if flags&syscall.MSG_CTRUNC != 0 {
-			return nil, nil, errors.New("too many descriptors for this process: raise the limit of open files")
+			return nil, errors.New("too many descriptors for this process: raise the limit of open files")
 		}
 		msgs, err := syscall.ParseSocketControlMessage(oob[:oobn])
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		got := 0
 		for _, m := range msgs {
 			some, err := syscall.ParseUnixRights(&m)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			fds = append(fds, some...)
 			got += len(some)
 		}
-		if got != int(b[0]) {
-			return nil, nil, fmt.Errorf("%d of %d descriptors arrived", got, b[0])
+		if got == 0 || got != int(b[0]) {
+			return nil, fmt.Errorf("%d of %d descriptors arrived", got, b[0])
 		}
 	}
-	return c, fds, nil
+	return fds, nil
 }
 
 // Report tells the driver how building went; nil means that the guest serves.

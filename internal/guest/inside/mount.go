@@ -14,14 +14,8 @@ import (
 // the Config's comment; Build closes them. On error the process is of no
 // further use.
 func Build(c *Config, fds []int) error {
-	binds := 0
-	for _, m := range c.Mounts {
-		if m.Bind {
-			binds++
-		}
-	}
-	if len(fds) != c.Layers+1+binds || c.Layers < 1 {
-		return fmt.Errorf("%d descriptors for %d layers and %d binds", len(fds), c.Layers, binds)
+	if len(fds) != c.files() || c.Layers < 1 {
+		return fmt.Errorf("%d descriptors for %d layers and %d mounts", len(fds), c.Layers, len(c.Mounts))
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -29,6 +23,9 @@ func Build(c *Config, fds []int) error {
 	// These three need the host's view once more: the kernel gives a user
 	// namespace a new procfs or sysfs only beside one that is fully visible.
 	proc, err := filesystem("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err == unix.EPERM {
+		return fmt.Errorf("making /proc: the container around this program hides parts of its own /proc, so no new one is allowed: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("making /proc: %w", err)
 	}

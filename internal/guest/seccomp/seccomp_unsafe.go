@@ -61,17 +61,25 @@ func Profile(caps []string) []Rule {
 	return rules
 }
 
-// Install puts the filter for caps on every thread of this process, for good.
-// The caller has set no_new_privs or has CAP_SYS_ADMIN.
-func Install(caps []string) error {
+// A Filter is an assembled program.
+type Filter struct{ prog []unix.SockFilter }
+
+// New assembles the filter for a machine with the given bounding set.
+func New(caps []string) (*Filter, error) {
 	prog, err := Assemble(Profile(caps))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+	return &Filter{prog}, nil
+}
+
+// Install puts the filter on every thread of this process, for good. The
+// caller has set no_new_privs or has CAP_SYS_ADMIN.
+func (f *Filter) Install() error {
+	p := unix.SockFprog{Len: uint16(len(f.prog)), Filter: &f.prog[0]}
 	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&f)))
-	runtime.KeepAlive(prog)
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&p)))
+	runtime.KeepAlive(f)
 	if errno != 0 {
 		return fmt.Errorf("installing the system call filter: %w", errno)
 	}
