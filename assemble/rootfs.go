@@ -34,19 +34,22 @@ func Rootfs(ctx context.Context, home string, kits []*fetch.Kit, progress func(k
 	if err != nil {
 		return nil, err
 	}
-	images, err := layout.Open(filepath.Join(home, "images"))
-	if err != nil {
-		return nil, err
-	}
-	if err := unpack(ctx, layers, images, kits, progress); err != nil {
-		return nil, err
-	}
 	members := make([]layer.Member, len(kits))
 	for i, k := range kits {
 		members[i].Name = k.Ref
 		for _, l := range k.Layers {
 			members[i].Layers = append(members[i].Layers, l.DiffID)
 		}
+	}
+	if dirs := layers.Recall(ctx, members); dirs != nil {
+		return dirs, nil
+	}
+	images, err := layout.Open(filepath.Join(home, "images"))
+	if err != nil {
+		return nil, err
+	}
+	if err := unpack(ctx, layers, images, kits, progress); err != nil {
+		return nil, err
 	}
 	dirs, clashes, err := layers.Overlay(ctx, members)
 	if len(clashes) > 0 {

@@ -69,27 +69,36 @@ func AcquireLock(ctx context.Context, path string, mode LockMode) (*Lock, error)
 // numbers below 1<<62 exclude each other independently, and no file is left
 // behind for each. It does not meet a flock on the same file.
 func AcquireSlot(ctx context.Context, path string, slot uint64, mode LockMode) (*Lock, error) {
+	return AcquireSlots(ctx, path, []uint64{slot}, mode)
+}
+
+// AcquireSlots takes several slots as one lock, in the order given. Whoever
+// takes several must take them [Shared], and hold none while taking them: then
+// nobody waits in a circle.
+func AcquireSlots(ctx context.Context, path string, slots []uint64, mode LockMode) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, Explain(path, err)
 	}
-	fl := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(slot & (1<<62 - 1)), Len: 1}
-	if mode == Shared {
-		fl.Type = unix.F_RDLCK
-	}
-	err = poll(ctx, func() error {
-		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &fl)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return unix.EWOULDBLOCK
+	for _, slot := range slots {
+		fl := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(slot & (1<<62 - 1)), Len: 1}
+		if mode == Shared {
+			fl.Type = unix.F_RDLCK
 		}
-		return err
-	})
-	if err != nil {
-		f.Close()
-		if ctx.Err() != nil {
-			return nil, &BusyError{Path: path, cause: ctx.Err()}
+		err = poll(ctx, func() error {
+			err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &fl)
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+				return unix.EWOULDBLOCK
+			}
+			return err
+		})
+		if err != nil {
+			f.Close()
+			if ctx.Err() != nil {
+				return nil, &BusyError{Path: path, cause: ctx.Err()}
+			}
+			return nil, Explain(path, err)
 		}
-		return nil, Explain(path, err)
 	}
 	return &Lock{f: f}, nil
 }

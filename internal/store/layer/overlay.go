@@ -37,15 +37,7 @@ type setRecord struct {
 // counts as that member's. Layers must be unpacked. What was composed once is
 // only looked up.
 func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []inventory.Clash, error) {
-	key := sha256.New()
-	for _, m := range members {
-		fmt.Fprintf(key, "kit %d\n", len(m.Layers))
-		for _, id := range m.Layers {
-			fmt.Fprintln(key, id)
-		}
-	}
-	record := filepath.Join(s.dir, setPrefix+hex.EncodeToString(key.Sum(nil))+".json")
-	if dirs := s.recorded(ctx, record); dirs != nil {
+	if dirs := s.Recall(ctx, members); dirs != nil {
 		return dirs, nil, nil
 	}
 	var ids []digest.Digest
@@ -84,13 +76,25 @@ func (s *Store) Overlay(ctx context.Context, members []Member) ([]string, []inve
 	if err != nil {
 		return nil, nil, err
 	}
-	return dirs, nil, durable.WriteCache(record, data)
+	return dirs, nil, durable.WriteCache(s.record(members), data)
 }
 
-// recorded returns the directories of an earlier composition, all of them
-// marked as used, or nil if one is gone.
-func (s *Store) recorded(ctx context.Context, record string) []string {
-	data, err := os.ReadFile(record)
+// record is where the composition of members is remembered.
+func (s *Store) record(members []Member) string {
+	key := sha256.New()
+	for _, m := range members {
+		fmt.Fprintf(key, "kit %d\n", len(m.Layers))
+		for _, id := range m.Layers {
+			fmt.Fprintln(key, id)
+		}
+	}
+	return filepath.Join(s.dir, setPrefix+hex.EncodeToString(key.Sum(nil))+".json")
+}
+
+// Recall returns what Overlay returned for members before, all of it marked as
+// used, or nil if they were never composed or a layer of theirs is gone.
+func (s *Store) Recall(ctx context.Context, members []Member) []string {
+	data, err := os.ReadFile(s.record(members))
 	if err != nil {
 		return nil
 	}
@@ -98,15 +102,18 @@ func (s *Store) recorded(ctx context.Context, record string) []string {
 	if json.Unmarshal(data, &rec) != nil || rec.Version != metaVersion {
 		return nil
 	}
+	slots := make([]uint64, len(rec.Dirs))
+	for i, name := range rec.Dirs {
+		slots[i] = slot(name)
+	}
+	l, err := durable.AcquireSlots(ctx, s.lockFile(), slots, durable.Shared)
+	if err != nil {
+		return nil
+	}
+	defer l.Unlock()
 	dirs := make([]string, len(rec.Dirs))
 	for i, name := range rec.Dirs {
-		l, err := durable.AcquireSlot(ctx, s.lockFile(), slot(name), durable.Shared)
-		if err != nil {
-			return nil
-		}
-		ok := s.whole(name)
-		l.Unlock()
-		if !ok {
+		if !s.whole(name) {
 			return nil
 		}
 		dirs[i] = filepath.Join(s.dir, name, "fs")
