@@ -1,5 +1,7 @@
 ARG KIT_BASE=kitbox.local/base:1
+# The base's user is agent; what follows writes outside its home.
 FROM ${KIT_BASE}
+USER root
 
 COPY --chmod=0755 <<'SH' /usr/local/bin/hello
 #!/bin/bash

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/kitcmd"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -83,6 +84,7 @@ const (
 	groupRun    = "run"
 	groupLife   = "life"
 	groupLook   = "look"
+	groupAuthor = "author"
 	groupImages = "images"
 )
 
@@ -113,6 +115,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		&cobra.Group{ID: groupRun, Title: "Running Kits:"},
 		&cobra.Group{ID: groupLife, Title: "Sandboxes:"},
 		&cobra.Group{ID: groupLook, Title: "Looking at them:"},
+		&cobra.Group{ID: groupAuthor, Title: "Writing Kits:"},
 		&cobra.Group{ID: groupImages, Title: "Images and this machine:"},
 	)
 	root.SetHelpCommandGroupID(groupImages)
@@ -125,7 +128,8 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
 		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.remove()},
 		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.policy()},
-		{groupImages, e.build()}, {groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
+		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},
+		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)

@@ -104,7 +104,7 @@ func kitbox(t *testing.T, args ...string) outcome {
 
 func kitboxIn(t *testing.T, stdin []byte, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := command(ctx, "kitbox", args...)
 	if stdin != nil {

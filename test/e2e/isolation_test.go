@@ -91,7 +91,7 @@ func TestOtherWaysOutAreShut(t *testing.T) {
 		`python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.connect(("8.8.8.8",53)); s.send(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03com\x00\x00\x01\x00\x01"); print(len(s.recv(512)))'`,
 		`python3 -c 'import socket; s=socket.create_connection(("1.1.1.1",53),timeout=3); print("connected"); s.send(b"x"); print(len(s.recv(10)) or exit(1))'`,
 		fmt.Sprintf(`python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.sendto(b"x",("127.0.0.1",%d)); s.recv(1)'`, udp.LocalAddr().(*net.UDPAddr).Port),
-		`python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP); s.settimeout(2); s.sendto(b"\x08\x00\xf7\xff\x00\x00\x00\x00",("8.8.8.8",0)); s.recv(100)'`,
+		`python3 -c 'import socket; s=socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP); s.settimeout(2); s.sendto(b"\x08\x00\xf7\xff\x00\x00\x00\x00",("8.8.8.8",0)); r=s.recv(100); raise SystemExit(0 if r[20]==0 else 1)'`,
 		`python3 -c 'import socket; s=socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3); s.bind(("eth0",0)); s.settimeout(2); s.send(b"\xff"*60); raise SystemExit(1)'`,
 		`python3 -c 'import socket; s=socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM); s.settimeout(2); s.connect((2,22))'`,
 	} {

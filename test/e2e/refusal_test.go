@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -133,7 +134,7 @@ func TestFullDiskIsSaid(t *testing.T) {
 }
 
 func TestUnwritableStateDirectoryIsSaid(t *testing.T) {
-	o := finishWithHome(t, "/proc/kitbox", "ls")
+	o := finishWithHome(t, "/proc/kitbox", "run", "./examples/hello")
 	if o.Code != 1 || !strings.Contains(o.Stderr, "/proc/kitbox") {
 		t.Errorf("%+v", o)
 	}
@@ -152,7 +153,9 @@ func TestNoUserNamespacesIsSaid(t *testing.T) {
 	}
 	// The limit is per user namespace, so the machine's own stays as it is.
 	script := "echo 0 > /proc/sys/user/max_user_namespaces && exec " + filepath.Join(bin, "kitbox") + " run --rm --exec " + probe + " -- true"
-	cmd := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	same := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: same, GidMappings: same}
 	cmd.Dir = repo
 	cmd.Env = append(os.Environ(), "KITBOX_HOME="+home, "KITBOX_LIBEXEC="+bin)
 	o := finish(t, cmd)

@@ -37,7 +37,7 @@ func TestTheLargestSubordinateRangeCounts(t *testing.T) {
 
 func TestWithoutTheNamespaceLifeMeansNothing(t *testing.T) {
 	for _, v := range []string{"", "x", "99999", "0"} {
-		t.Setenv(lifeVariable, v)
+		t.Setenv(LifeVariable, v)
 		f, err := Life()
 		if err != nil {
 			t.Errorf("%q: %v", v, err)

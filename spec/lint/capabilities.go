@@ -1,0 +1,121 @@
+package lint
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/wellknown"
+	"github.com/kitbox-dev/kitbox/spec"
+)
+
+// dispensable are words by which an author says that a Kit works without.
+var dispensable = regexp.MustCompile(`(?i)\b(optional(ly)?|nice to have|(if|when|where) (available|present|possible|bound|supported|offered|the host (has|offers|supports)))\b`)
+
+// couldBeOptional speaks up only where the author, or the type's own page, has
+// said that the Kit can do without.
+func couldBeOptional(k *kit, report reporter) {
+	for _, e := range k.entries {
+		switch {
+		case e.optional:
+		case e.Type == capability.Namespace+"/acp@1":
+			report(e.path+".type", "hosts that do not know acp@1 refuse the Kit: add optional: true, the agent runs without it")
+		case dispensable.MatchString(e.Description):
+			report(e.path+".description", fmt.Sprintf("the description reads as if the Kit could do without, but a host without %s refuses it: add optional: true", short(e.Type)))
+		}
+	}
+}
+
+func short(typ string) string { return strings.TrimPrefix(typ, capability.Namespace+"/") }
+
+const formerNamespace = "com.docker.runtime/"
+
+func renamedNamespace(k *kit, report reporter) {
+	for _, e := range k.entries {
+		if name, ok := strings.CutPrefix(e.Type, formerNamespace); ok {
+			report(e.path+".type", fmt.Sprintf("no host knows the old namespace: write %s/%s", capability.Namespace, name))
+		}
+	}
+}
+
+// unknownType finds types close to a well-known one. A later version of a known
+// type is for hosts of tomorrow, and other namespaces are their owners'.
+func unknownType(k *kit, report reporter) {
+	var known []string
+	for _, d := range wellknown.Definitions() {
+		known = append(known, d.Types...)
+	}
+	for _, e := range k.entries {
+		name, ok := strings.CutPrefix(e.Type, capability.Namespace+"/")
+		if _, found := wellknown.Find(e.Type); !ok || found {
+			continue
+		}
+		base, _, _ := strings.Cut(name, "@")
+		best, at := "", 3
+		later := false
+		for _, t := range known {
+			b, _, _ := strings.Cut(short(t), "@")
+			if b == base {
+				later, best = true, t
+				break
+			}
+			if n := distance(squeeze(base), squeeze(b)); n < at && n < len(b)/2 {
+				best, at = t, n
+			}
+		}
+		switch {
+		case later && !e.optional:
+			report(e.path+".type", fmt.Sprintf("a host that does not know %s refuses the Kit: add optional: true, or write %s", name, short(best)))
+		case !later && best != "":
+			report(e.path+".type", fmt.Sprintf("%s is not a well-known type: did you mean %s?", name, short(best)))
+		case !later && !e.optional:
+			report(e.path+".type", fmt.Sprintf("%s is not a well-known type, and a host that does not know it refuses the Kit: add optional: true", name))
+		}
+	}
+}
+
+func squeeze(s string) string { return strings.NewReplacer("-", "", "_", "", ".", "").Replace(s) }
+
+// distance is the number of letters to insert, delete or replace.
+func distance(a, b string) int {
+	if len(a)+len(b) > 200 {
+		return 200 // not misspelt, and comparing costs the product
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := diagonal
+			if a[i] != b[j] {
+				d++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(d, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+func privilegedWhy(k *kit, report reporter) {
+	for _, e := range k.entries {
+		if e.Type == capability.Namespace+"/privileged@1" && strings.TrimSpace(e.Description) == "" {
+			report(e.path+".type", "a person decides about privileged@1 and is told nothing: add a description that says what for")
+		}
+	}
+}
+
+func resourcesInMixin(k *kit, report reporter) {
+	if k.Kind != spec.KindMixin {
+		return
+	}
+	for _, e := range k.entries {
+		if e.Type == capability.Namespace+"/resources@1" {
+			report(e.path+".type", "the workload owns the composition's resources: declare them there, or say in the mixin's description what it needs")
+		}
+	}
+}

@@ -1,0 +1,7 @@
+//go:build race
+
+package lint_test
+
+// slowdown divides the sizes of inputs whose time is bounded: the race detector
+// costs about as much.
+const slowdown = 10
