@@ -1,14 +1,42 @@
 package test
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 )
+
+// onTerminal starts c on a terminal of that size and returns our end of it.
+func onTerminal(t *testing.T, c *exec.Cmd, size unix.Winsize) *os.File {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(err)
+	fd := int(ours.Fd())
+	must(unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	must(err)
+	theirs, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(err)
+	defer theirs.Close()
+	must(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &size))
+	c.Stdin, c.Stdout, c.Stderr = theirs, theirs, theirs
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(c.Start())
+	return ours
+}
 
 // session is a command of ours on a terminal, and what has come out of it.
 type session struct {
@@ -63,10 +91,7 @@ func TestATerminalHasASizeChangesItAndPassesKeys(t *testing.T) {
 	h := newHost(t)
 	h.push("w:1", `{"schemaVersion":"3","kind":"workload","provides":["w@1"]}`)
 	c := h.command("run", "-q", "--rm", "--exec", "w:1", "--", "sh")
-	tty, err := pty.StartWithSize(c, &pty.Winsize{Rows: 33, Cols: 101})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tty := onTerminal(t, c, unix.Winsize{Row: 33, Col: 101})
 	defer tty.Close()
 	s := &session{t: t, tty: tty, more: make(chan string, 100)}
 	go s.read()
@@ -74,7 +99,7 @@ func TestATerminalHasASizeChangesItAndPassesKeys(t *testing.T) {
 	s.expect("33 101")
 	s.expect("/dev/pts/")
 	s.expect("42")
-	if err := pty.Setsize(tty, &pty.Winsize{Rows: 20, Cols: 70}); err != nil {
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 70}); err != nil {
 		t.Fatal(err)
 	}
 	s.say("until test \"$(stty size)\" = '20 70'; do sleep 0.05; done; echo re''sized\r")
