@@ -103,7 +103,7 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 
 	// Starting a command takes the guest no time. One that its machine has
 	// taken descriptors or memory from would never answer.
-	late := time.AfterFunc(answerTime, func() { c.Raw().SetDeadline(time.Unix(1, 0)) })
+	late := time.AfterFunc(answerTime, func() { _ = c.Raw().SetDeadline(time.Unix(1, 0)) })
 	a, err := begin(c, protocol.Request{Op: protocol.OpExec, Exec: e}, files...)
 	if !late.Stop() && ctx.Err() == nil {
 		return protocol.Exit{}, fmt.Errorf("the guest did not start the command within %v; stop and start the sandbox", answerTime)
@@ -190,7 +190,7 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		} else {
 			k.in.Fail(io.EOF) // a guest may have left the end out
 		}
-		if werr := <-k.done; werr != nil && werr != errLost {
+		if werr := <-k.done; werr != nil && !errors.Is(werr, errLost) {
 			failed = werr
 		}
 	}

@@ -201,7 +201,7 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			durable.RemoveTree(tmp)
+			_ = durable.RemoveTree(tmp)
 		}
 	}()
 	if err := os.Mkdir(filepath.Join(tmp, "fs"), 0o755); err != nil {
