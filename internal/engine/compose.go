@@ -111,7 +111,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
-	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
+	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {

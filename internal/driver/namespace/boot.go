@@ -82,7 +82,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		_ = cmd.Process.Kill()
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { ours.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := inside.SendConfig(ours, c); err != nil {
 		return m.Blame(err)

@@ -401,9 +401,9 @@ func TestRootlessWithoutUserNamespaces(t *testing.T) {
 func TestAKernelWithoutOverlayIsRecognized(t *testing.T) {
 	for list, want := range map[string]bool{
 		"nodev\tproc\nnodev\toverlay\n\text4\n": true,
-		"nodev\tproc\n\text4\n":                  false,
-		"nodev\toverlayfs\n":                      false,
-		"":                                         false,
+		"nodev\tproc\n\text4\n":                 false,
+		"nodev\toverlayfs\n":                    false,
+		"":                                      false,
 	} {
 		if got := hasOverlay([]byte(list)); got != want {
 			t.Errorf("%q: %v", list, got)
