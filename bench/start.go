@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -38,10 +39,11 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 	defer peer.close()
 	d := &namespace.Driver{Dir: filepath.Join(f.home, "bench-machines"), GuestPath: filepath.Join(f.programs, "kit-guest")}
 	defer func() {
-		list, _ := d.List(context.Background())
+		list, lerr := d.List(context.Background())
 		for _, m := range list {
-			d.Remove(context.Background(), m.ID)
+			lerr = errors.Join(lerr, d.Remove(context.Background(), m.ID))
 		}
+		err = errors.Join(err, lerr)
 	}()
 	rt, err := app.Runtime()
 	if err != nil {
