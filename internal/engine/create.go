@@ -159,6 +159,10 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 		if p.Machine.IDMap, err = e.state.AllocateIDs(ctx, p.ID); err != nil {
 			return nil, err
 		}
+	} else if !o.Ephemeral {
+		if err := e.state.Sync(); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.write(sb, o.Ephemeral); err != nil {
 		return nil, err

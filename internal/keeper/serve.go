@@ -82,6 +82,10 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 		k.mu.Lock()
 		k.commands--
 		k.mu.Unlock()
+		select {
+		case k.quiet <- struct{}{}:
+		default:
+		}
 	}()
 
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)

@@ -76,7 +76,8 @@ type Sandbox struct {
 }
 
 // Create makes the directory of a new sandbox. A name that is taken is
-// [kiterr.ErrExists].
+// [kiterr.ErrExists]. The directory survives a power cut once
+// [Store.AllocateIDs] has allocated, or [Store.Sync] has returned.
 func (s *Store) Create(name string) (*Sandbox, error) {
 	sb, err := s.at(name)
 	if err != nil {
@@ -89,8 +90,11 @@ func (s *Store) Create(name string) (*Sandbox, error) {
 	if err != nil {
 		return nil, durable.Explain(sb.dir, err)
 	}
-	return sb, durable.SyncDir(s.dir)
+	return sb, nil
 }
+
+// Sync makes sandboxes that were created survive a power cut.
+func (s *Store) Sync() error { return durable.SyncDir(s.dir) }
 
 // Sandbox returns the sandbox called name. An unknown one is
 // [kiterr.ErrNotFound].
