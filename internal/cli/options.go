@@ -31,7 +31,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
 	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
-	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci for an installed crun or runc")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
