@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,7 @@ type Plan struct {
 	Name      string         `json:"name"`
 	Kits      []Kit          `json:"kits"`
 	Network   []NetworkGrant `json:"network"`
+	DenyAll   bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
 	Routes    []Route        `json:"routes,omitempty"`
 	Storage   []Storage      `json:"storage"`
 	Workspace *Workspace     `json:"workspace,omitempty"`
@@ -68,7 +70,26 @@ type NetworkGrant struct {
 	Phase   string `json:"phase"` // "install" or "runtime"
 	Pattern string `json:"pattern"`
 	Allow   bool   `json:"allow"`
-	Source  string `json:"source"` // who asked: "kit <ref>" or "operator"
+
+	// Methods and Paths bound the entry to HTTP requests; both empty: it is
+	// about the connection. Methods without Paths are for every path.
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+
+	Source string `json:"source"` // who asked: "kit <ref>", "operator" and which of his rules, or "default"
+	Scope  string `json:"scope"`  // one of the Scope constants
+}
+
+// String is the pattern of g, and the requests that it is bound to.
+func (g NetworkGrant) String() string {
+	s := g.Pattern
+	if len(g.Methods) > 0 {
+		s += " " + strings.Join(g.Methods, ",")
+	}
+	if len(g.Paths) > 0 {
+		s += " " + strings.Join(g.Paths, ",")
+	}
+	return s
 }
 
 // A Storage is one mounted volume.

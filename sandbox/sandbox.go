@@ -94,6 +94,14 @@ type CreateOptions struct {
 	// Routes make allowed names dial other addresses. They grant nothing.
 	Routes []Route
 
+	// DenyAll is a floor: no allow entry of a Kit takes effect unless a
+	// rule of the operator covers it or Approve is set. Entries that lack
+	// consent are a [ConsentError].
+	DenyAll bool
+
+	// Approve consents to every allow entry of the Kits.
+	Approve bool
+
 	// Workspace is a directory of the host that becomes the workspace.
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string

@@ -24,9 +24,9 @@ import (
 // that programs of the sandbox still hold mean the same to the next keeper.
 const namesFile = "names.jsonl"
 
-// attach puts a boundary for p around a network namespace.
-func attach(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
-	policy, err := egress.New(p.Egress.Rules)
+// attach puts a boundary for p, with the rules given, around a network namespace.
+func attach(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
+	policy, err := egress.New(rules)
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +52,16 @@ type boundary struct {
 // SetPhase implements [keeper.Boundary].
 func (b boundary) SetPhase(_ context.Context, p plan.Phase) error {
 	b.b.SetPhase(p)
+	return nil
+}
+
+// SetRules implements [keeper.Boundary].
+func (b boundary) SetRules(_ context.Context, rules []plan.EgressRule) error {
+	policy, err := egress.New(rules)
+	if err != nil {
+		return err
+	}
+	b.b.SetPolicy(policy)
 	return nil
 }
 

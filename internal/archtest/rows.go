@@ -76,6 +76,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver/namespace/rootless", Why: "entering a user namespace comes before any driver"},
 	{Pkg: "internal/driver/*", Why: "drivers know machines, not Kits, and not each other"},
 	{Pkg: "internal/boundary/egress", Why: "decisions are pure", Only: []string{"kiterr", "internal/plan"}},
+	{Pkg: "internal/boundary/rulebook", Why: "the operator's rules know no Kit and no sandbox", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/boundary/egress"}},
 	{Pkg: "internal/boundary/audit", Why: "a record of decisions", Only: []string{"internal/plan"}},
 	{Pkg: "internal/boundary/dns", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},

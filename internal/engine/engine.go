@@ -45,9 +45,10 @@ type Config struct {
 	// Base makes the platform base.
 	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
 
-	// Attach puts a boundary for p around a network namespace, logging what
-	// it decides to log and keeping what it must remember in dir.
-	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+	// Attach puts a boundary for p, with the rules given, around a network
+	// namespace, logging what it decides to log and keeping what it must
+	// remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
 
 	// Pattern judges an egress pattern; nil accepts all.
 	Pattern func(string) error
@@ -216,6 +217,7 @@ const (
 	lockFile      = "lock.json"
 	selectionFile = "selection.json"
 	policyFile    = "policy.jsonl"
+	rulesFile     = "rules.json" // the operator's, for this sandbox
 )
 
 // A box is one sandbox of an engine.
@@ -391,8 +393,13 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
+	k.Rules = func() ([]plan.EgressRule, error) { return b.rules(p) }
 	k.Attach = func(ctx context.Context, ns *os.File, phase plan.Phase) (keeper.Boundary, error) {
-		bd, err := e.c.Attach(ctx, ns, p, phase, decisions.Write, dir)
+		rules, err := k.Rules()
+		if err != nil {
+			return nil, err
+		}
+		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
 			return nil, err
 		}
