@@ -55,6 +55,10 @@ type PolicyQuery struct {
 	Phase string // empty: runtime
 	Host  string // a name or an address
 	Port  uint16 // 0: 443
+
+	// Method and Path make it an HTTP request; both empty: a connection.
+	// With one of them, the other is GET or /. Path has no query.
+	Method, Path string
 }
 
 // A PolicyVerdict is a decision and the rule that made it.
@@ -66,6 +70,13 @@ type PolicyVerdict struct {
 	Rule    string `json:"rule,omitzero"`   // as declared; empty when none matched
 	Source  string `json:"source,omitzero"` // of Rule
 	Reason  string `json:"reason"`
+
+	Method string `json:"method,omitzero"`
+	Path   string `json:"path,omitzero"`
+
+	// Inspected says that each request of the connection is judged, and
+	// that it can carry nothing but HTTP.
+	Inspected bool `json:"inspected"`
 }
 
 // PolicyOf returns the overseer of r. A runtime without one answers

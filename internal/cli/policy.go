@@ -182,7 +182,10 @@ returns. The rules are for both phases unless --phase says otherwise.`, `  kitbo
 }
 
 func (e *Env) policyAdd(name string, allow bool, phase, short, long, example string) *cobra.Command {
-	var r ruling
+	var (
+		r              ruling
+		methods, paths []string
+	)
 	cmd := &cobra.Command{
 		Use:     name + " [options] PATTERN...",
 		Short:   short,
@@ -201,13 +204,15 @@ func (e *Env) policyAdd(name string, allow bool, phase, short, long, example str
 			var c sandbox.RuleChange
 			for _, pattern := range args {
 				for _, phase := range phases {
-					c.Add = append(c.Add, sandbox.NetworkGrant{Phase: phase, Pattern: pattern, Allow: allow})
+					c.Add = append(c.Add, sandbox.NetworkGrant{Phase: phase, Pattern: pattern, Allow: allow, Methods: methods, Paths: paths})
 				}
 			}
 			return o.ChangeRules(cmd.Context(), r.sandbox, c)
 		},
 	}
 	r.flags(cmd, phase, "when the rule holds: install, runtime or both")
+	cmd.Flags().StringArrayVar(&methods, "method", nil, "only HTTP requests with the method `M`, or ANY (repeatable)")
+	cmd.Flags().StringArrayVar(&paths, "path", nil, "only HTTP requests for paths like `GLOB`; needs --method (repeatable)")
 	return cmd
 }
 
@@ -259,7 +264,8 @@ none is given. The exit status is 0 for what would be allowed and 2 for what
 would be refused. The addresses behind an allowed name are judged when they are
 dialled: private ones need a rule that spells them.`,
 		Example: `  kitbox policy check t api.example.com
-  kitbox policy check t '[2001:db8::1]:22' --phase install`,
+  kitbox policy check t '[2001:db8::1]:22' --phase install
+  kitbox policy check t api.example.com --method DELETE --path /repos/x`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError(cmd, "check takes the NAME of a sandbox and a HOST")
@@ -295,6 +301,8 @@ dialled: private ones need a rule that spells them.`,
 		},
 	}
 	cmd.Flags().StringVar(&q.Phase, "phase", "runtime", "install or runtime")
+	cmd.Flags().StringVar(&q.Method, "method", "", "judge a request with this method (GET if only --path is given)")
+	cmd.Flags().StringVar(&q.Path, "path", "", "judge a request for this path, without its query (/ if only --method is given)")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -304,10 +312,17 @@ func writeVerdict(w io.Writer, v sandbox.PolicyVerdict) error {
 	if v.Allowed {
 		verdict = "allowed"
 	}
+	if v.Allowed && v.Inspected && v.Method == "" {
+		verdict = "allowed for particular requests"
+	}
+	what := net.JoinHostPort(v.Host, strconv.Itoa(int(v.Port)))
+	if v.Method != "" {
+		what = v.Method + " " + what + v.Path
+	}
 	if v.Rule != "" {
 		by = fmt.Sprintf("; rule %s of %s", v.Rule, v.Source)
 	}
-	_, err := fmt.Fprintf(w, "%s %s %s: %s%s\n", verdict, v.Phase, printable(net.JoinHostPort(v.Host, strconv.Itoa(int(v.Port)))), printable(v.Reason), printable(by))
+	_, err := fmt.Fprintf(w, "%s %s %s: %s%s\n", verdict, v.Phase, printable(what), printable(v.Reason), printable(by))
 	return err
 }
 

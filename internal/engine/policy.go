@@ -207,6 +207,13 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 	if port == 0 {
 		port = 443
 	}
-	v := policy.Decide(egress.Request{Phase: phase, Host: q.Host, Port: port, Protocol: egress.TCP})
-	return sandbox.PolicyVerdict{Allowed: v.Allow, Phase: string(phase), Host: q.Host, Port: port, Rule: v.Rule, Source: v.Source, Reason: v.Why}, nil
+	out := sandbox.PolicyVerdict{Phase: string(phase), Host: q.Host, Port: port}
+	r := egress.Request{Phase: phase, Host: q.Host, Port: port, Protocol: egress.TCP}
+	v := policy.Decide(r)
+	if q.Method != "" || q.Path != "" {
+		out.Method, out.Path = orElse(q.Method, "GET"), orElse(q.Path, "/")
+		v = policy.DecideRequest(r, out.Method, out.Path)
+	}
+	out.Allowed, out.Inspected, out.Rule, out.Source, out.Reason = v.Allow, v.Inspect, v.Rule, v.Source, v.Why
+	return out, nil
 }

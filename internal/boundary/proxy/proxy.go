@@ -223,7 +223,12 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
 	v := rules.Policy.Decide(req)
 	if v.Allow && dialled.IsValid() && !routed {
+		inspect := v.Inspect
 		v = rules.Policy.DecideAddr(req, dialled.Addr(), p.isOwn(dialled.Addr()))
+		v.Inspect = v.Inspect || inspect
+	}
+	if v.Allow && v.Inspect {
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there now, and this connection was not looked into"}
 	}
 	return v
 }
@@ -282,6 +287,9 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	v := rules.Policy.Decide(req)
 	if !f.named && dns.Synthetic(to.Addr()) {
 		v = egress.Verdict{Why: "an address of the boundary that stands for no name; ask for the name again"}
+	}
+	if v.Allow && v.Inspect {
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there, and this boundary cannot look into connections"}
 	}
 	d.Rule, d.Source, d.Why = v.Rule, v.Source, v.Why
 	if !v.Allow {
