@@ -144,12 +144,14 @@ type HookRun struct {
 type PolicyEvent struct {
 	Time     time.Time `json:"time"`
 	Phase    string    `json:"phase"`
-	Kind     string    `json:"kind"`    // dns, connect, packet, cut or overflow
+	Kind     string    `json:"kind"`    // dns, connect, request, packet, cut or overflow
 	Verdict  string    `json:"verdict"` // allow, deny, or failed: allowed, and not reachable
 	Allowed  bool      `json:"allowed"`
 	Host     string    `json:"host"`
 	Port     uint16    `json:"port,omitzero"`
 	Protocol string    `json:"protocol,omitzero"`
+	Method   string    `json:"method,omitzero"`  // of an HTTP request
+	Path     string    `json:"path,omitzero"`    // of an HTTP request, without its query
 	Dialled  string    `json:"dialled,omitzero"` // the address that was connected to
 	Reason   string    `json:"reason"`
 	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared

@@ -77,6 +77,8 @@ var Rows = []Row{
 	{Pkg: "internal/driver/*", Why: "drivers know machines, not Kits, and not each other"},
 	{Pkg: "internal/boundary/egress", Why: "decisions are pure", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/boundary/rulebook", Why: "the operator's rules know no Kit and no sandbox", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/boundary/egress"}},
+	{Pkg: "internal/boundary/ca", Why: "keys know nothing of who is impersonated", Only: []string{"kiterr", "internal/store/durable"}},
+	{Pkg: "internal/boundary/intercept", Why: "it carries requests and decides about none", Only: []string{"internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/audit", Why: "a record of decisions", Only: []string{"internal/plan"}},
 	{Pkg: "internal/boundary/dns", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},

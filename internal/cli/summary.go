@@ -146,6 +146,9 @@ func destination(ev sandbox.PolicyEvent) string {
 	if ev.Port != 0 {
 		host = net.JoinHostPort(host, strconv.Itoa(int(ev.Port)))
 	}
+	if ev.Method != "" {
+		host = ev.Method + " " + host + ev.Path
+	}
 	return ev.Kind + " " + host
 }
 

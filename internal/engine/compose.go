@@ -118,6 +118,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
 		return nil, err
 	}
+	if err := e.introduce(ctx, p, dirs); err != nil {
+		return nil, err
+	}
 	for i := range p.Volumes {
 		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && o.Ephemeral && o.Name == ""
 	}

@@ -50,8 +50,12 @@ type Config struct {
 	// remember in dir.
 	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
 
-	// Pattern judges an egress pattern; nil accepts all.
-	Pattern func(string) error
+	// Rule judges an egress rule; nil accepts all.
+	Rule func(plan.EgressRule) error
+
+	// Authority returns the certificate of who signs for hosts whose
+	// connections are looked into. Nil: no connection can be.
+	Authority func(ctx context.Context) (pem string, err error)
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -89,7 +93,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule})
 	return e
 }
 

@@ -134,6 +134,10 @@ type Launch struct {
 	// at exec does not reach them.
 	Owned []string `json:"owned,omitempty"`
 
+	// Trust names the variables of Env that lead programs to the
+	// certificates they trust. Hooks get them as well.
+	Trust []string `json:"trust,omitempty"`
+
 	// Bash makes the engine start the workload under bash, so that the file
 	// named by BASH_ENV is sourced.
 	Bash bool `json:"bash,omitempty"`

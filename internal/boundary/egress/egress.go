@@ -131,6 +131,15 @@ func New(rules []plan.EgressRule) (*Policy, error) {
 	return p, nil
 }
 
+// CheckRule reports whether r can be a rule, and if not, why.
+func CheckRule(r plan.EgressRule) error {
+	pat, err := parsePattern(r.Pattern)
+	if err == nil {
+		_, err = parseBound(r, pat)
+	}
+	return err
+}
+
 // Rules returns the rules of p in the order they were declared.
 func (p *Policy) Rules() []plan.EgressRule {
 	if p == nil {

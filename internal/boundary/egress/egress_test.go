@@ -279,7 +279,7 @@ func TestEveryBadRuleIsNamed(t *testing.T) {
 		"::ffff:0:0/90", "fe80::1%1", "http://example.com", "example.com/path", "a b", "exa\x00mple", "1.2.3.4.5"}
 	var rules []plan.EgressRule
 	for _, s := range bad {
-		if err := CheckPattern(s); err == nil {
+		if err := CheckRule(plan.EgressRule{Pattern: s}); err == nil {
 			t.Errorf("pattern %q is accepted", s)
 		}
 		rules = append(rules, plan.EgressRule{Phase: plan.Runtime, Pattern: s, Allow: true, Source: "kit bad"})

@@ -26,12 +26,6 @@ type pattern struct {
 	port   uint16       // 0: every port
 }
 
-// CheckPattern reports whether s can be the pattern of a rule, and if not, why.
-func CheckPattern(s string) error {
-	_, err := parsePattern(s)
-	return err
-}
-
 // Covers reports whether everything that pattern narrow matches is matched by
 // wide as well. It is false if either is no pattern.
 func Covers(wide, narrow string) bool {
