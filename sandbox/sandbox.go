@@ -102,6 +102,10 @@ type CreateOptions struct {
 	// Approve consents to every allow entry of the Kits.
 	Approve bool
 
+	// Driver names what builds the machine: "namespace", or "oci" for an
+	// installed crun or runc. Empty means namespace.
+	Driver string
+
 	// Workspace is a directory of the host that becomes the workspace.
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string

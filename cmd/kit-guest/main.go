@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -70,7 +71,7 @@ func main() {
 		}
 		serve(ln)
 	case "hold":
-		io.Copy(io.Discard, os.Stdin)
+		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "anchor":
 		for unix.Flock(3, unix.LOCK_EX) == unix.EINTR {
 		}
@@ -110,6 +111,8 @@ func build(control *net.UnixConn) (net.Listener, error) {
 }
 
 func serve(ln net.Listener) {
+	// It does little and lives long: there may be many of it.
+	debug.SetGCPercent(25)
 	if err := new(agent.Agent).Serve(ln); err != nil {
 		fatal("%v", err)
 	}

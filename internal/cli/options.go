@@ -22,6 +22,7 @@ type making struct {
 	routes []string
 	deny   bool
 	assent bool
+	driver string
 	quiet  bool
 }
 
@@ -34,12 +35,13 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci for an installed crun or runc")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err

@@ -50,6 +50,7 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	case opStop:
 		k.stopped(c, r)
 	case opWatch:
+		k.tell(c)
 		k.watch(c, false)
 	case opRules:
 		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
@@ -86,6 +87,10 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 		k.mu.Lock()
 		k.commands--
 		k.mu.Unlock()
+		select {
+		case k.quiet <- struct{}{}:
+		default:
+		}
 	}()
 
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
@@ -175,6 +180,39 @@ func (k *Keeper) stopped(c *net.UnixConn, r request) {
 	k.answer(c, reply{OK: err == nil, Error: failed(err)})
 }
 
+// lives reports whether the sandbox is up and not on its way down, which a
+// keeper may have to be told: a machine that was killed ends before its keeper
+// has noticed.
+func (k *Keeper) lives() bool {
+	k.mu.Lock()
+	ready := k.state == sandbox.Ready
+	k.mu.Unlock()
+	if !ready {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
+	defer cancel()
+	if k.Guest.Alive(ctx) == nil || ctx.Err() != nil {
+		return true // one that is only slow is up
+	}
+	// A process that is being killed is there for a moment longer.
+	for ctx.Err() == nil {
+		if running, _, err := k.machine(ctx); err == nil && !running {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.ended:
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// pingTime is how long a guest may take to show that it is there.
+const pingTime = 2 * time.Second
+
 // idle reports whether nothing is going on that somebody waits for.
 func (k *Keeper) idle() bool {
 	k.mu.Lock()
@@ -217,17 +255,20 @@ func (k *Keeper) shutdown(grace time.Duration, remove bool) error {
 // "not running" and soon is gone.
 const stopping sandbox.State = "stopping"
 
-// watch tells c of the boot. When own, the sandbox lives no longer than c.
-func (k *Keeper) watch(c *net.UnixConn, own bool) {
-	defer c.Close()
+// tell sends c the events of the boot from now on.
+func (k *Keeper) tell(c *net.UnixConn) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.watchers = append(k.watchers, func(e sandbox.Event) {
 		// A watcher that does not read must not stop a boot.
 		c.SetWriteDeadline(time.Now().Add(time.Second))
 		send(c, reply{Event: &e}, nil)
 	})
-	k.mu.Unlock()
+}
 
+// watch tells c the end of the boot. When own, the sandbox lives no longer than c.
+func (k *Keeper) watch(c *net.UnixConn, own bool) {
+	defer c.Close()
 	gone := hangup(c)
 	select {
 	case <-k.booted:
@@ -240,6 +281,15 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 	k.mu.Lock()
 	err := k.bootErr
 	k.mu.Unlock()
+	if err == nil && !own && !k.lives() {
+		// Who asks whether the sandbox is up would be told of one that is
+		// going down. Hanging up when it is down says what is true.
+		select {
+		case <-gone:
+		case <-k.ended:
+		}
+		return
+	}
 	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
 	if !own {
 		return
