@@ -35,7 +35,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
-	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci for an installed crun or runc")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine: namespace (default), or oci for crun or runc")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
