@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,7 @@ type Plan struct {
 	Name      string         `json:"name"`
 	Kits      []Kit          `json:"kits"`
 	Network   []NetworkGrant `json:"network"`
+	DenyAll   bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
 	Routes    []Route        `json:"routes,omitempty"`
 	Storage   []Storage      `json:"storage"`
 	Workspace *Workspace     `json:"workspace,omitempty"`
@@ -68,7 +70,26 @@ type NetworkGrant struct {
 	Phase   string `json:"phase"` // "install" or "runtime"
 	Pattern string `json:"pattern"`
 	Allow   bool   `json:"allow"`
-	Source  string `json:"source"` // who asked: "kit <ref>" or "operator"
+
+	// Methods and Paths bound the entry to HTTP requests; both empty: it is
+	// about the connection. Methods without Paths are for every path.
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+
+	Source string `json:"source"` // who asked: "kit <ref>", "operator" and which of his rules, or "default"
+	Scope  string `json:"scope"`  // one of the Scope constants
+}
+
+// String is the pattern of g, and the requests that it is bound to.
+func (g NetworkGrant) String() string {
+	s := g.Pattern
+	if len(g.Methods) > 0 {
+		s += " " + strings.Join(g.Methods, ",")
+	}
+	if len(g.Paths) > 0 {
+		s += " " + strings.Join(g.Paths, ",")
+	}
+	return s
 }
 
 // A Storage is one mounted volume.
@@ -123,12 +144,14 @@ type HookRun struct {
 type PolicyEvent struct {
 	Time     time.Time `json:"time"`
 	Phase    string    `json:"phase"`
-	Kind     string    `json:"kind"`    // dns, connect, packet, cut or overflow
+	Kind     string    `json:"kind"`    // dns, connect, request, packet, cut or overflow
 	Verdict  string    `json:"verdict"` // allow, deny, or failed: allowed, and not reachable
 	Allowed  bool      `json:"allowed"`
 	Host     string    `json:"host"`
 	Port     uint16    `json:"port,omitzero"`
 	Protocol string    `json:"protocol,omitzero"`
+	Method   string    `json:"method,omitzero"`  // of an HTTP request
+	Path     string    `json:"path,omitzero"`    // of an HTTP request, without its query
 	Dialled  string    `json:"dialled,omitzero"` // the address that was connected to
 	Reason   string    `json:"reason"`
 	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared

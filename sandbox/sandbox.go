@@ -94,6 +94,14 @@ type CreateOptions struct {
 	// Routes make allowed names dial other addresses. They grant nothing.
 	Routes []Route
 
+	// DenyAll is a floor: no allow entry of a Kit takes effect unless a
+	// rule of the operator covers it or Approve is set. Entries that lack
+	// consent are a [ConsentError].
+	DenyAll bool
+
+	// Approve consents to every allow entry of the Kits.
+	Approve bool
+
 	// Driver names what builds the machine: "namespace", or "oci" for an
 	// installed crun or runc. Empty means namespace.
 	Driver string

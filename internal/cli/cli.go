@@ -212,6 +212,26 @@ func one(what string) cobra.PositionalArgs {
 	}
 }
 
+// atMostOne takes one argument or none, named what in the message.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError(cmd, "%s takes one %s at most, %d given", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// atLeastOne takes arguments, named what in the message.
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageError(cmd, "%s takes at least one %s", cmd.Name(), what)
+		}
+		return nil
+	}
+}
+
 func none(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError(cmd, "%s takes no argument, %q given", cmd.Name(), args[0])

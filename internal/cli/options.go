@@ -20,6 +20,8 @@ type making struct {
 	args   []string
 	env    []string
 	routes []string
+	deny   bool
+	assent bool
 	driver string
 	quiet  bool
 }
@@ -31,13 +33,15 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
 	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
+	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
+	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
 	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...)}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err

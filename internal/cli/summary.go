@@ -30,6 +30,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line(label, fmt.Sprintf("%s (%s) %s", k.Ref, k.Kind, shortDigest(k.Digest)))
 	}
+	if g.DenyAll {
+		line("floor", "nothing that Kits ask to reach without your word (--deny-all)")
+	}
 	for _, phase := range []string{"install", "runtime"} {
 		var allow, deny []string
 		for _, n := range g.Network {
@@ -37,9 +40,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 				continue
 			}
 			if n.Allow {
-				allow = append(allow, n.Pattern)
+				allow = append(allow, n.String())
 			} else {
-				deny = append(deny, n.Pattern)
+				deny = append(deny, n.String())
 			}
 		}
 		switch {
@@ -142,6 +145,9 @@ func destination(ev sandbox.PolicyEvent) string {
 	host := ev.Host
 	if ev.Port != 0 {
 		host = net.JoinHostPort(host, strconv.Itoa(int(ev.Port)))
+	}
+	if ev.Method != "" {
+		host = ev.Method + " " + host + ev.Path
 	}
 	return ev.Kind + " " + host
 }

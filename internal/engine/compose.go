@@ -114,6 +114,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, k := range declared {
 		p.Kits = append(p.Kits, plan.Kit{Ref: k.Ref, Digest: k.Digest, Kind: k.Descriptor.Kind})
 	}
+	p.Egress.DenyAll = o.DenyAll
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
@@ -121,6 +122,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
+		return nil, err
+	}
+	if err := e.introduce(ctx, p, dirs); err != nil {
 		return nil, err
 	}
 	for i := range p.Volumes {

@@ -34,7 +34,10 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err != nil {
 		return nil, err
 	}
-	return display(c.plan)
+	if err := e.consent(c.plan, o.Approve); err != nil {
+		return nil, err
+	}
+	return e.offer(c.plan)
 }
 
 // Create implements [sandbox.Runtime].
@@ -70,8 +73,11 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err != nil {
 		return nil, err
 	}
+	if err := e.consent(c.plan, o.Approve); err != nil {
+		return nil, err
+	}
 	if o.Granted != nil {
-		shown, err := display(c.plan)
+		shown, err := e.offer(c.plan)
 		if err != nil {
 			return nil, err
 		}

@@ -25,8 +25,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	for _, k := range p.Kits {
 		d.Kits = append(d.Kits, sandbox.Kit(k))
 	}
+	d.DenyAll = p.Egress.DenyAll
 	for _, r := range p.Egress.Rules {
-		d.Network = append(d.Network, sandbox.NetworkGrant{Phase: string(r.Phase), Pattern: r.Pattern, Allow: r.Allow, Source: r.Source})
+		d.Network = append(d.Network, grant(r, sandbox.ScopeKit))
 	}
 	for _, r := range p.Egress.Routes {
 		d.Routes = append(d.Routes, sandbox.Route(r))

@@ -45,12 +45,17 @@ type Config struct {
 	// Base makes the platform base.
 	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
 
-	// Attach puts a boundary for p around a network namespace, logging what
-	// it decides to log and keeping what it must remember in dir.
-	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+	// Attach puts a boundary for p, with the rules given, around a network
+	// namespace, logging what it decides to log and keeping what it must
+	// remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
 
-	// Pattern judges an egress pattern; nil accepts all.
-	Pattern func(string) error
+	// Rule judges an egress rule; nil accepts all.
+	Rule func(plan.EgressRule) error
+
+	// Authority returns the certificate of who signs for hosts whose
+	// connections are looked into. Nil: no connection can be.
+	Authority func(ctx context.Context) (pem string, err error)
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -88,7 +93,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule})
 	return e
 }
 
@@ -216,6 +221,7 @@ const (
 	lockFile      = "lock.json"
 	selectionFile = "selection.json"
 	policyFile    = "policy.jsonl"
+	rulesFile     = "rules.json" // the operator's, for this sandbox
 )
 
 // A box is one sandbox of an engine.
@@ -419,8 +425,13 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
+	k.Rules = func() ([]plan.EgressRule, error) { return b.rules(p) }
 	k.Attach = func(ctx context.Context, ns *os.File, phase plan.Phase) (keeper.Boundary, error) {
-		bd, err := e.c.Attach(ctx, ns, p, phase, decisions.Write, dir)
+		rules, err := k.Rules()
+		if err != nil {
+			return nil, err
+		}
+		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
 			return nil, err
 		}

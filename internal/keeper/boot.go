@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -116,13 +117,9 @@ func (k *Keeper) attach(ctx context.Context, phase plan.Phase) error {
 		return err
 	}
 	defer ns.Close()
-	b, err := k.Attach(ctx, ns, phase)
-	if err != nil {
+	if err := k.enclose(ctx, ns, phase); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	k.boundary, k.phase = b, phase
-	k.mu.Unlock()
 	ms, err := k.Driver.List(ctx)
 	if err != nil {
 		return err
@@ -138,6 +135,41 @@ func (k *Keeper) attach(ctx context.Context, phase plan.Phase) error {
 		}
 	}
 	return nil
+}
+
+// enclose makes the boundary and publishes it.
+func (k *Keeper) enclose(ctx context.Context, ns *os.File, phase plan.Phase) error {
+	k.rulesMu.Lock()
+	defer k.rulesMu.Unlock()
+	b, err := k.Attach(ctx, ns, phase)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.boundary, k.phase = b, phase
+	return nil
+}
+
+// reload puts the recorded rules into force. Before there is a boundary there is
+// nothing to do: it will begin with them.
+func (k *Keeper) reload(ctx context.Context) error {
+	k.rulesMu.Lock()
+	defer k.rulesMu.Unlock()
+	k.mu.Lock()
+	b := k.boundary
+	k.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	rules := k.Plan.Egress.Rules
+	if k.Rules != nil {
+		var err error
+		if rules, err = k.Rules(); err != nil {
+			return err
+		}
+	}
+	return b.SetRules(ctx, rules)
 }
 
 // install runs the install hooks under the install grants and ends both.

@@ -34,6 +34,11 @@ type Boundary interface {
 	// can be used any more.
 	SetPhase(ctx context.Context, p plan.Phase) error
 
+	// SetRules replaces the rules that traffic is judged by and cuts what
+	// the new ones do not allow. When it returns, no grant that was taken
+	// away can be used any more. On error the rules stay as they were.
+	SetRules(ctx context.Context, rules []plan.EgressRule) error
+
 	// Close ends all traffic. It is called once.
 	Close() error
 }
@@ -71,8 +76,12 @@ type Keeper struct {
 	Driver driver.Driver
 	Guest  Guest
 
-	// Attach connects a boundary, in phase p, to a network namespace. It
-	// does not keep the file.
+	// Rules returns the rules in force as they are recorded now. Nil: those
+	// of the plan.
+	Rules func() ([]plan.EgressRule, error)
+
+	// Attach connects a boundary, in phase p and with the rules recorded
+	// now, to a network namespace. It does not keep the file.
 	Attach func(ctx context.Context, netns *os.File, p plan.Phase) (Boundary, error)
 
 	// Remove deletes the state directory; the machine is gone by then. keep
@@ -88,6 +97,10 @@ type Keeper struct {
 	Volatile bool
 
 	Log *slog.Logger // nil discards
+
+	// rulesMu orders attaching a boundary and replacing its rules: whichever
+	// comes second sees what the operator recorded before he asked.
+	rulesMu sync.Mutex
 
 	boundary Boundary // set while booting, before anybody else can see it
 

@@ -35,6 +35,7 @@ const (
 	opExec   operation = "exec"   // one reply with a connection to the guest; a command is in flight until the caller hangs up
 	opStop   operation = "stop"   // one reply, after which the keeper ends
 	opWatch  operation = "watch"  // replies until the boot is over
+	opRules  operation = "rules"  // one reply, after the rules recorded now are in force
 )
 
 type request struct {

@@ -52,6 +52,11 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	case opWatch:
 		k.tell(c)
 		k.watch(c, false)
+	case opRules:
+		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+		err := k.reload(ctx)
+		cancel()
+		k.answer(c, reply{OK: err == nil, Error: failed(err)})
 	default:
 		k.answer(c, reply{Error: &failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
 	}

@@ -67,6 +67,11 @@ const (
 type Egress struct {
 	Rules  []EgressRule `json:"rules"`
 	Routes []Route      `json:"routes,omitempty"`
+
+	// DenyAll records that the operator asked for nothing to be reachable
+	// unless he says so: every allow rule of a Kit among Rules was consented
+	// to when the sandbox was made.
+	DenyAll bool `json:"denyAll,omitempty"`
 }
 
 // An EgressRule is one entry of an allow or deny list and its origin.
@@ -74,8 +79,18 @@ type EgressRule struct {
 	Phase   Phase  `json:"phase"`
 	Pattern string `json:"pattern"` // as declared: host, host:port, *.host, *, **, address, CIDR
 	Allow   bool   `json:"allow"`   // false denies, and a denial wins over any allow
-	Source  string `json:"source"`  // "kit <ref>" or "operator"
+	Source  string `json:"source"`  // "kit <ref>", or "operator" and which of his rules
+
+	// Methods and Paths bound the rule to HTTP requests; with both empty it
+	// is about the connection. Methods are as HTTP spells them, or ANY
+	// alone; paths are globs, and none means every path.
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
 }
+
+// Bounded reports whether r is about particular requests rather than about the
+// connection.
+func (r EgressRule) Bounded() bool { return len(r.Methods) > 0 || len(r.Paths) > 0 }
 
 // A Route makes an allowed name dial another address. It grants nothing: the
 // name must still be allowed, and TLS is still verified for the name.
@@ -118,6 +133,10 @@ type Launch struct {
 	// Owned names the variables of Env that belong to the host: an override
 	// at exec does not reach them.
 	Owned []string `json:"owned,omitempty"`
+
+	// Trust names the variables of Env that lead programs to the
+	// certificates they trust. Hooks get them as well.
+	Trust []string `json:"trust,omitempty"`
 
 	// Bash makes the engine start the workload under bash, so that the file
 	// named by BASH_ENV is sourced.

@@ -8,12 +8,13 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
 	"github.com/kitbox-dev/kitbox/internal/handler/sbx"
 	"github.com/kitbox-dev/kitbox/internal/handler/volume"
+	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
 // Host is what handlers may ask of the machine they run on.
 type Host struct {
-	Storage volume.Storage             // required
-	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+	Storage volume.Storage              // required
+	Rule    func(plan.EgressRule) error // judges an egress rule; nil accepts all
 }
 
 // Handlers returns one handler per capability, in the order their effects are
@@ -22,7 +23,7 @@ type Host struct {
 func Handlers(h Host) handler.List {
 	return handler.List{
 		&sbx.Handler{},
-		&networkpolicy.Handler{Check: h.Pattern},
+		&networkpolicy.Handler{Check: h.Rule},
 		&volume.Handler{Storage: h.Storage},
 		&lifecycle.Handler{},
 	}
