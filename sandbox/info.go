@@ -49,6 +49,7 @@ type Plan struct {
 	Network   []NetworkGrant `json:"network"`
 	Routes    []Route        `json:"routes,omitempty"`
 	Storage   []Storage      `json:"storage"`
+	Limits    []Bound        `json:"limits,omitempty"`
 	Workspace *Workspace     `json:"workspace,omitempty"`
 	Hooks     []Hook         `json:"hooks"`
 	Files     []string       `json:"files"` // paths written at every start
@@ -79,6 +80,14 @@ type Storage struct {
 	Transient bool     `json:"transient"` // ends with the sandbox
 	SizeBytes int64    `json:"sizeBytes,omitzero"`
 	Note      string   `json:"note,omitzero"` // e.g. that the size is not enforced
+}
+
+// A Bound is one limit that the sandbox lives under.
+type Bound struct {
+	Limit  string `json:"limit"`          // cpu, memory or pids
+	Amount int64  `json:"amount"`         // thousandths of a core, bytes (swap included), tasks
+	Source string `json:"source"`         // "kit <ref>, <ref>" or "operator"
+	Asked  int64  `json:"asked,omitzero"` // what the Kits ask for, which the operator may have changed
 }
 
 // A Workspace is a host directory in the sandbox.

@@ -98,6 +98,10 @@ type CreateOptions struct {
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string
 
+	// Limits are set whatever the Kits ask for; zero fields leave it to
+	// them. One that cannot be held here is [kiterr.ErrRefused].
+	Limits Limits
+
 	// Ephemeral ties the sandbox to the calling process: when that ends,
 	// however it ends, the sandbox is removed.
 	Ephemeral bool
@@ -109,6 +113,13 @@ type CreateOptions struct {
 	// Progress is told what is being done. Calls do not overlap. Nil
 	// discards.
 	Progress func(Event)
+}
+
+// Limits bound a sandbox. Zero means no limit of the operator's.
+type Limits struct {
+	CPUs        float64 // cores
+	MemoryBytes int64   // swap included
+	Pids        int64   // processes and threads
 }
 
 // A Route makes a name that the policy allows dial Addr instead of what it

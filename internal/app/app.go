@@ -19,6 +19,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/engine"
@@ -73,12 +74,16 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	return engine.New(engine.Config{
-		Home:      home,
-		Driver:    &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
-		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:    attach,
-		Pattern:   egress.CheckPattern,
-		Base:      base,
+		Home:    home,
+		Driver:  &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
+		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:  attach,
+		Pattern: egress.CheckPattern,
+		Base:    base,
+		Unenforced: func(l plan.Limits) []string {
+			_, not := cgroup.Of(l)
+			return not
+		},
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, program(bin, "kit-guest")) },

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,6 +22,9 @@ type making struct {
 	args   []string
 	env    []string
 	routes []string
+	cpus   float64
+	memory string
+	pids   int64
 	quiet  bool
 }
 
@@ -30,6 +35,9 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
 	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
+	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
+	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
+	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
@@ -42,6 +50,15 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	}
 	if o.Env, err = pairs(cmd, "--env", m.env); err != nil {
 		return o, err
+	}
+	if m.cpus < 0 || m.pids < 0 {
+		return o, usageError(cmd, "--cpus and --pids take a positive number")
+	}
+	o.Limits = sandbox.Limits{CPUs: m.cpus, Pids: m.pids}
+	if m.memory != "" {
+		if o.Limits.MemoryBytes, err = parseBytes(m.memory); err != nil {
+			return o, usageError(cmd, "--memory %q: %v", m.memory, err)
+		}
 	}
 	for _, r := range m.routes {
 		route, err := parseRoute(r)
@@ -56,6 +73,22 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 		}
 	}
 	return o, nil
+}
+
+// parseBytes reads a size as Kits spell it: powers of 1024.
+func parseBytes(s string) (int64, error) {
+	digits := strings.TrimRight(strings.ToLower(s), "abgikmt")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	unit := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(s)[len(digits):], "b"), "i")
+	shift := map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+	by, ok := shift[unit]
+	if !ok || n > math.MaxInt64>>by {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	return n << by, nil
 }
 
 func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, error) {

@@ -72,6 +72,13 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line("storage", text)
 	}
+	for _, b := range g.Limits {
+		text := boundText(b.Limit, b.Amount) + ", " + b.Source
+		if b.Asked != 0 && b.Asked != b.Amount {
+			text += " (the Kits ask for " + boundText(b.Limit, b.Asked) + ")"
+		}
+		line("limit", text)
+	}
 	if g.Workspace != nil {
 		line("workspace", g.Workspace.Host+" at "+g.Workspace.Path)
 	}
@@ -97,6 +104,16 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line("skipped", what+" of "+s.Kit+": "+s.Reason)
 	}
+}
+
+func boundText(limit string, amount int64) string {
+	switch limit {
+	case "cpu":
+		return fmt.Sprintf("%g cores", float64(amount)/1000)
+	case "memory":
+		return bytesText(amount) + " of memory"
+	}
+	return fmt.Sprintf("%d %s", amount, limit)
 }
 
 // refused prints, after the command, what its boundary declined. A sandbox that

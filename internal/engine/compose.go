@@ -88,6 +88,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
+	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
+		return nil, err
+	}
 	env := containerEnv(config, scene.Image.Identity, kits, o.Env)
 	declared := set.Declarations
 	for i := range declared {
@@ -111,7 +114,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
-	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
+	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {

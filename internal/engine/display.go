@@ -41,6 +41,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	if p.Workspace != "" {
 		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
 	}
+	d.Limits = bounds(p)
 	for _, h := range p.Hooks {
 		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})
 	}

@@ -52,6 +52,10 @@ type Config struct {
 	// Pattern judges an egress pattern; nil accepts all.
 	Pattern func(string) error
 
+	// Unenforced names each of the limits that the driver cannot hold here,
+	// with the reason; nil: it holds all.
+	Unenforced func(plan.Limits) []string
+
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
 
@@ -88,7 +92,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern, Resources: capacity(c.Unenforced)})
 	return e
 }
 

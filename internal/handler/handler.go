@@ -41,6 +41,9 @@ type Scene struct {
 	ID        string // opaque, stable across recreate
 	Workspace string // host directory; empty when there is none
 	Image     Image
+
+	// Limits are those that the operator sets, whatever Kits ask.
+	Limits plan.Limits
 }
 
 // An Image is what the composed image says of itself.

@@ -27,6 +27,10 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Bounds say who asked for Machine.Limits. An amount there that differs
+	// from what was asked is the operator's.
+	Bounds []Bound `json:"bounds,omitempty"`
+
 	// Volumes are the storage requests behind some of Machine.Mounts.
 	Volumes []Volume `json:"volumes"`
 
@@ -52,6 +56,19 @@ type Skipped struct {
 	Path   string `json:"path"` // in the Kit's descriptor, e.g. capabilities[2]
 	Type   string `json:"type"` // empty for a group
 	Reason string `json:"reason"`
+}
+
+// The limits that a Kit can ask for.
+const (
+	BoundCPU    = "cpu"    // thousandths of a core
+	BoundMemory = "memory" // bytes
+)
+
+// A Bound is one limit as it was asked for.
+type Bound struct {
+	Limit string   `json:"limit"`
+	Kits  []string `json:"kits"`
+	Asked int64    `json:"asked"`
 }
 
 // A Phase is a period of a sandbox's life with grants of its own.

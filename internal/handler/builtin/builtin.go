@@ -6,6 +6,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
+	"github.com/kitbox-dev/kitbox/internal/handler/resources"
 	"github.com/kitbox-dev/kitbox/internal/handler/sbx"
 	"github.com/kitbox-dev/kitbox/internal/handler/volume"
 )
@@ -14,6 +15,8 @@ import (
 type Host struct {
 	Storage volume.Storage             // required
 	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+
+	Resources resources.Host // what the machine has and holds
 }
 
 // Handlers returns one handler per capability, in the order their effects are
@@ -23,6 +26,7 @@ func Handlers(h Host) handler.List {
 	return handler.List{
 		&sbx.Handler{},
 		&networkpolicy.Handler{Check: h.Pattern},
+		&resources.Handler{Host: h.Resources},
 		&volume.Handler{Storage: h.Storage},
 		&lifecycle.Handler{},
 	}

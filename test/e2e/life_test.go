@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// kit makes a workload with the capabilities caps, a YAML list.
+func kit(t *testing.T, caps string) string {
+	t.Helper()
+	return write(t, map[string]string{"kit.yaml": head + recipe + "capabilities:\n" + caps})
+}
+
+// hostPID is the guest's process as the host sees it.
+func hostPID(t *testing.T, name string) int {
+	t.Helper()
+	var i struct{ PID int }
+	if err := json.Unmarshal([]byte(ok(t, "status", "--json", name)), &i); err != nil {
+		t.Fatal(err)
+	}
+	return i.PID
+}
+
+// groupFile reads a file of the first control group of pid that has it.
+func groupFile(t *testing.T, pid int, names ...string) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for _, name := range names {
+			for _, dir := range []string{"/sys/fs/cgroup/" + f[1] + f[2], "/sys/fs/cgroup" + f[2]} {
+				if v, err := os.ReadFile(dir + "/" + name); err == nil {
+					return strings.TrimSpace(string(v))
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// TestResourcesHold has a sandbox without limits as its control.
+func TestResourcesHold(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("control groups are delegated to root only, as a rule")
+	}
+	const caps = "  - type: com.docker.sandbox/resources@1\n    config: {cpu: 0.5, memory: 96m}\n"
+	dir := kit(t, caps)
+	if o := kitbox(t, "plan", dir); !strings.Contains(o.Stdout, "0.5 cores") || !strings.Contains(o.Stdout, "96 MiB of memory") {
+		t.Errorf("the plan does not say it:\n%s", o.Stdout)
+	}
+	// An endless line is kept in memory, 200 MB of it.
+	const eat = "head -c 200000000 /dev/zero | tail -n 1 | wc -c"
+	create(t, "bounded", "-q", dir)
+	if o := sh(t, "bounded", "", eat); strings.Contains(o.Stdout, "200000000") {
+		t.Errorf("200 MB fitted into 96 MiB: %+v", o)
+	}
+	if out := ok(t, "exec", "bounded", "--", "echo", "still here"); out != "still here\n" {
+		t.Errorf("after the memory ran out: %q", out)
+	}
+	if got := groupFile(t, hostPID(t, "bounded"), "cpu.cfs_quota_us", "cpu.max"); !strings.HasPrefix(got, "50000") {
+		t.Errorf("processor quota %q, want 50000", got)
+	}
+	if got := groupFile(t, hostPID(t, "bounded"), "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(96<<20) {
+		t.Errorf("memory with swap %q, want %d", got, 96<<20)
+	}
+	// The limits come back with the sandbox.
+	ok(t, "stop", "bounded")
+	ok(t, "start", "bounded")
+	if got := groupFile(t, hostPID(t, "bounded"), "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(96<<20) {
+		t.Errorf("memory after a restart %q", got)
+	}
+
+	create(t, "unbounded", "-q", kit(t, "  - type: com.docker.sandbox/sbx@1\n"))
+	if o := sh(t, "unbounded", "", eat); strings.TrimSpace(o.Stdout) != "200000000" {
+		t.Errorf("without a limit: %+v", o)
+	}
+
+	create(t, "overridden", "-q", "--memory", "64m", "--pids", "77", dir)
+	pid := hostPID(t, "overridden")
+	if m, n := groupFile(t, pid, "memory.limit_in_bytes", "memory.max"), groupFile(t, pid, "pids.max"); m != fmt.Sprint(64<<20) || n != "77" {
+		t.Errorf("the operator's limits: memory %q, pids %q", m, n)
+	}
+}
+
+func TestResourcesThatCannotBeAreRefused(t *testing.T) {
+	for config, says := range map[string]string{
+		"{cpu: 100000}":    "--cpus",
+		"{memory: 999t}":   "--memory",
+		"{gpu: \"all\"}":   "GPU",
+		"{memory: \"1k\"}": "at least",
+	} {
+		entry := "  - type: com.docker.sandbox/resources@1\n    config: " + config + "\n"
+		o := kitbox(t, "create", "-q", "--name", "greedy", kit(t, entry))
+		if o.Code != 2 || !strings.Contains(o.Stderr, says) || !strings.Contains(o.Stderr, "com.docker.sandbox/resources@1") {
+			t.Errorf("%s: %+v", config, o)
+		}
+		if kitbox(t, "status", "greedy").Code == 0 {
+			t.Errorf("%s: the sandbox is left", config)
+		}
+		if o := kitbox(t, "plan", kit(t, entry+"    optional: true\n")); o.Code != 0 || !strings.Contains(o.Stdout, "skipped") || !strings.Contains(o.Stdout, says) {
+			t.Errorf("optional %s: %+v", config, o)
+		}
+	}
+}
