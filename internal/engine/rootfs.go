@@ -29,8 +29,16 @@ func (r rootfs) find(name string) (string, fs.FileInfo, error) {
 	todo := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")
 	at := "/"
 	dirs := slices.Clone([]string(r)) // that make up at
-	host, links := "", 0
-	var info fs.FileInfo
+	links := 0
+	if len(r) == 0 {
+		return "", nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	root := r[len(r)-1]
+	rootInfo, err := os.Stat(root)
+	if err != nil {
+		return "", nil, err
+	}
+	host, info := root, rootInfo
 	for len(todo) > 0 {
 		next := todo[0]
 		todo = todo[1:]
@@ -42,6 +50,7 @@ func (r rootfs) find(name string) (string, fs.FileInfo, error) {
 			// others than those of the child.
 			todo = append(strings.Split(strings.Trim(path.Dir(at), "/"), "/"), todo...)
 			at, dirs = "/", slices.Clone([]string(r))
+			host, info = root, rootInfo
 			continue
 		}
 		var below []string
@@ -60,6 +69,7 @@ func (r rootfs) find(name string) (string, fs.FileInfo, error) {
 			}
 			if path.IsAbs(target) {
 				at, dirs = "/", slices.Clone([]string(r))
+				host, info = root, rootInfo
 			}
 			todo = append(strings.Split(target, "/"), todo...)
 		case info.IsDir():

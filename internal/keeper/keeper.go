@@ -142,6 +142,7 @@ const (
 func (k *Keeper) Serve(l *net.UnixListener, creator *net.UnixConn) error {
 	var conns sync.WaitGroup
 	if creator != nil {
+		k.tell(creator) // of everything, so before anything happens
 		conns.Go(func() { k.watch(creator, k.Volatile) })
 	}
 	conns.Go(func() {

@@ -50,6 +50,7 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	case opStop:
 		k.stopped(c, r)
 	case opWatch:
+		k.tell(c)
 		k.watch(c, false)
 	default:
 		k.answer(c, reply{Error: &failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
@@ -212,17 +213,20 @@ func (k *Keeper) shutdown(grace time.Duration, remove bool) error {
 // "not running" and soon is gone.
 const stopping sandbox.State = "stopping"
 
-// watch tells c of the boot. When own, the sandbox lives no longer than c.
-func (k *Keeper) watch(c *net.UnixConn, own bool) {
-	defer c.Close()
+// tell sends c the events of the boot from now on.
+func (k *Keeper) tell(c *net.UnixConn) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.watchers = append(k.watchers, func(e sandbox.Event) {
 		// A watcher that does not read must not stop a boot.
 		c.SetWriteDeadline(time.Now().Add(time.Second))
 		send(c, reply{Event: &e}, nil)
 	})
-	k.mu.Unlock()
+}
 
+// watch tells c the end of the boot. When own, the sandbox lives no longer than c.
+func (k *Keeper) watch(c *net.UnixConn, own bool) {
+	defer c.Close()
 	gone := hangup(c)
 	select {
 	case <-k.booted:

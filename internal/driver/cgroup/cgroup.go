@@ -59,9 +59,13 @@ func (s System) Make(name string, l Limits, pid int) (dirs, notes []string, err 
 		return nil, nil, err
 	}
 	at := map[string]string{} // controller to directory
+	hasUnified := slices.ContainsFunc(hs, func(h hierarchy) bool { return h.unified })
 	for _, h := range hs {
 		want := h.wanted()
-		if len(want) == 0 && !h.unified {
+		// systemd ends what is in the group of a session or service when that
+		// ends. It counts in the unified tree, or else in one of its own.
+		tracked := h.unified || !hasUnified && slices.Contains(h.controllers, "name=systemd")
+		if len(want) == 0 && !tracked {
 			continue
 		}
 		dir, err := h.make(name, want)

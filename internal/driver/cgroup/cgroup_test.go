@@ -106,6 +106,21 @@ func TestV1TreesHoldTheLimitsAndTheUnifiedOneTheGroup(t *testing.T) {
 	f.want("unified/kitbox/m/cgroup.procs", strconv.Itoa(os.Getpid()))
 }
 
+// systemd must not take a machine for a part of the session it was started in.
+func TestAMachineLeavesItsSession(t *testing.T) {
+	const v1 = "35 24 0:31 / ROOT/systemd rw - cgroup cgroup rw,xattr,name=systemd\n"
+	f := newFake(t, v1, "1:name=systemd:/session\n")
+	f.write("systemd/kitbox/m/cgroup.procs", "")
+	if dirs, _, err := f.Make("m", Limits{}, os.Getpid()); err != nil || !slices.Equal(dirs, []string{f.root + "/systemd/kitbox/m"}) {
+		t.Error(dirs, err)
+	}
+	f = newFake(t, v1+"34 24 0:30 / ROOT/unified rw - cgroup2 cgroup2 rw\n", "1:name=systemd:/session\n0::/session\n")
+	f.write("unified/kitbox/m/cgroup.procs", "")
+	if dirs, _, err := f.Make("m", Limits{}, os.Getpid()); err != nil || !slices.Equal(dirs, []string{f.root + "/unified/kitbox/m"}) {
+		t.Error(dirs, err)
+	}
+}
+
 func TestWhatDoesNotHoldIsNoted(t *testing.T) {
 	// No tree at all.
 	f := newFake(t, "", "")

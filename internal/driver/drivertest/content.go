@@ -63,6 +63,31 @@ var contentChecks = []check{
 		}
 		return exist(one+"/d/one", two+"/d/two")
 	}},
+	{"a layer can take away what lies below it", func(x *trial) error {
+		one, err := x.layer("one", map[string]string{"gone": "", "stays": "", "dir/below": ""})
+		if err != nil {
+			return err
+		}
+		two, err := x.layer("two", map[string]string{"dir/above": ""})
+		if err != nil {
+			return err
+		}
+		// As layers are stored: a device 0:0 for a file that is gone, an
+		// attribute on a directory that begins anew.
+		if err := syscall.Mknod(two+"/gone", syscall.S_IFCHR, 0); err != nil {
+			return err
+		}
+		if err := syscall.Setxattr(two+"/dir", "user.overlay.opaque", []byte("y"), 0); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), one, two)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		return x.want(cl, "ls /dir; ls /stays; test -e /gone || echo gone", "above\n/stays\ngone")
+	}},
 	{"a hundred layers are no problem", func(x *trial) error {
 		m := x.machine()
 		layers := append([]string{}, m.Layers...)

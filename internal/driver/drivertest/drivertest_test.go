@@ -262,6 +262,7 @@ func breakages() map[string]broken {
 			return d.Start(ctx, id)
 		}},
 		"layers lie over each other, lowest first, and are never written": {alter: func(m *plan.Machine) { slices.Reverse(m.Layers[1:]) }},
+		"a layer can take away what lies below it":                        {alter: func(m *plan.Machine) { m.Layers = m.Layers[:len(m.Layers)-1] }},
 		"a hundred layers are no problem":                                 {alter: func(m *plan.Machine) { m.Layers = m.Layers[:min(60, len(m.Layers))] }},
 		"the root belongs to root as the lowest layer's does": {start: func(d D, ctx C, id string) error {
 			return errors.Join(d.Start(ctx, id), sh(d, ctx, id, "chown 1000 /", false))

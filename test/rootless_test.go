@@ -1,0 +1,115 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
+)
+
+// TestAnOrdinaryUserRunsAKit makes a user that exists only in a mount namespace
+// of this test, with subordinate ids, and lets it do what root does elsewhere.
+func TestAnOrdinaryUserRunsAKit(t *testing.T) {
+	needs(t)
+	for _, p := range []string{"unshare", "setpriv", "newuidmap", "nsenter"} {
+		if _, err := exec.LookPath(p); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatalf("%s is missing", p)
+			}
+			t.Skipf("%s is missing: apt-get install uidmap util-linux", p)
+		}
+	}
+	// Not below t.TempDir, which only root may enter.
+	dir, err := os.MkdirTemp("", "kitbox-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	const uid = 20001
+	home := filepath.Join(dir, "home")
+	kitboxHome := filepath.Join(home, "kitbox")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Chmod(dir, 0o755))
+	must(os.Mkdir(home, 0o755))
+	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "w:1", Base: true,
+		Config: ocispec.ImageConfig{User: "agent", WorkingDir: "/home/agent/workspace", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
+		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
+ {"type":"com.docker.sandbox/sbx@1"},{"type":"com.docker.sandbox/volume@1","config":{"path":"/data"}},
+ {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"id -u >/data/by"}]}}]}`}))
+	must(filepath.Walk(home, func(p string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(p, uid, uid)
+	}))
+	program, err := os.ReadFile("/proc/self/exe")
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
+	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
+	for name, line := range map[string]string{
+		"passwd": fmt.Sprintf("kitboxtest:x:%d:%d::%s:/bin/sh\n", uid, uid, home), "group": fmt.Sprintf("kitboxtest:x:%d:\n", uid),
+		"subuid": "kitboxtest:700000:65536\n", "subgid": "kitboxtest:700000:65536\n",
+	} {
+		old, err := os.ReadFile("/etc/" + name)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Skipf("/etc/%s is missing, so nothing can be mounted over it", name)
+		}
+		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
+	}
+	script := `set -e
+for f in passwd group subuid subgid; do mount --bind $1/$f /etc/$f; done
+cd $1/home
+exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
+  env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 sh -ec '
+id -u
+kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
+kitbox create -q --name t w:1
+kitbox exec t -- sh -c "echo kept >/data/f; id -un"
+kitbox exec -u 0 t -- id -u
+kitbox stop t; kitbox start t
+kitbox exec t -- cat /data/f
+kill -9 $(kitbox status t --json | sed -n "s/.*\"keeperPid\": \([0-9]*\).*/\1/p")
+kitbox exec t -- echo reattached
+kitbox rm t
+mkdir ws
+kitbox run -q --rm --exec w:1 ws -- true || echo refused $?
+kitbox ls --json
+'`
+	c := exec.Command("unshare", "-m", "sh", "-c", script, "sh", dir)
+	done := make(chan struct{})
+	late := time.AfterFunc(3*time.Minute, func() { c.Process.Kill() })
+	defer late.Stop()
+	var out []byte
+	go func() { defer close(done); out, err = c.CombinedOutput() }()
+	<-done
+	got := string(out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, got)
+	}
+	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nt\nt\nkept\nreattached\nt\n"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if !strings.Contains(got, "without root") || !strings.HasSuffix(got, "refused 1\n[]\n") {
+		t.Errorf("the workspace: %s", got)
+	}
+	h := &host{t, kitboxHome}
+	h.nothing()
+}
