@@ -71,6 +71,51 @@ func Inspect(ctx context.Context, s Sandbox) (*Inspection, error) {
 	return i.Inspect(ctx)
 }
 
+// A Publisher makes ports of the sandbox reachable on the host's loopback. Use
+// [Ports], [Publish] and [Unpublish].
+type Publisher interface {
+	Ports(ctx context.Context) ([]Port, error)
+	Publish(ctx context.Context, o PublishOptions) (Port, error)
+	Unpublish(ctx context.Context, container uint16, transport string) error
+}
+
+// PublishOptions name a port. Only Container is required.
+type PublishOptions struct {
+	Container uint16
+	Transport string // tcp, also when empty, or udp
+	Host      uint16 // 0: one that is free
+}
+
+// Ports returns what is published of s, also while it is stopped.
+func Ports(ctx context.Context, s Sandbox) ([]Port, error) {
+	p, ok := s.(Publisher)
+	if !ok {
+		return nil, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Ports(ctx)
+}
+
+// Publish publishes a port of s, now if it runs and at every start. One that is
+// published already is [kiterr.ErrExists].
+func Publish(ctx context.Context, s Sandbox, o PublishOptions) (Port, error) {
+	p, ok := s.(Publisher)
+	if !ok {
+		return Port{}, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Publish(ctx, o)
+}
+
+// Unpublish takes a port of s back for good, also one that a Kit asks for, and
+// ends the connections through it. One that is not published is
+// [kiterr.ErrNotFound].
+func Unpublish(ctx context.Context, s Sandbox, container uint16, transport string) error {
+	p, ok := s.(Publisher)
+	if !ok {
+		return fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Unpublish(ctx, container, transport)
+}
+
 // An ImageStore holds the images Kits are made of.
 type ImageStore interface {
 	// Images lists the store, sorted by reference.

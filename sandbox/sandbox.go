@@ -102,6 +102,16 @@ type CreateOptions struct {
 	// them. One that cannot be held here is [kiterr.ErrRefused].
 	Limits Limits
 
+	// AllowPrivileged is the user's consent to Kits that ask for
+	// privileged@1, which are refused without it.
+	AllowPrivileged bool
+
+	// Idle is how long the sandbox runs without a session before it is
+	// stopped, counted from the end of the last one, or from the end of the
+	// boot. Zero means [DefaultIdle]; negative means for ever. A Kit that
+	// asks for long-running@1 is never stopped for it.
+	Idle time.Duration
+
 	// Ephemeral ties the sandbox to the calling process: when that ends,
 	// however it ends, the sandbox is removed.
 	Ephemeral bool
@@ -114,6 +124,10 @@ type CreateOptions struct {
 	// discards.
 	Progress func(Event)
 }
+
+// DefaultIdle is how long a sandbox runs without a session unless something else
+// is asked for.
+const DefaultIdle = 30 * time.Minute
 
 // Limits bound a sandbox. Zero means no limit of the operator's.
 type Limits struct {
@@ -141,7 +155,8 @@ type StopOptions struct {
 	// means 10 seconds; negative means none.
 	Grace time.Duration
 
-	// IfIdle makes Stop do nothing while a command runs in the sandbox.
+	// IfIdle makes Stop do nothing while a command runs in the sandbox, and
+	// if the sandbox does not stop for want of sessions at all.
 	IfIdle bool
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/engine"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
@@ -74,12 +75,13 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	return engine.New(engine.Config{
-		Home:    home,
-		Driver:  &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
-		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:  attach,
-		Pattern: egress.CheckPattern,
-		Base:    base,
+		Home:         home,
+		Driver:       &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
+		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:       attach,
+		Pattern:      egress.CheckPattern,
+		Base:         base,
+		Capabilities: inside.AllCapabilities(),
 		Unenforced: func(l plan.Limits) []string {
 			_, not := cgroup.Of(l)
 			return not

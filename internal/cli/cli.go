@@ -127,7 +127,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	}{
 		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
 		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.remove()},
-		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.policy()},
+		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},
 		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +26,10 @@ type making struct {
 	cpus   float64
 	memory string
 	pids   int64
-	quiet  bool
+	idle   time.Duration
+
+	privileged bool
+	quiet      bool
 }
 
 func (m *making) flags(cmd *cobra.Command) {
@@ -38,6 +42,8 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
 	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
+	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
@@ -54,7 +60,16 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if m.cpus < 0 || m.pids < 0 {
 		return o, usageError(cmd, "--cpus and --pids take a positive number")
 	}
+	o.AllowPrivileged = m.privileged
 	o.Limits = sandbox.Limits{CPUs: m.cpus, Pids: m.pids}
+	switch {
+	case m.idle < 0:
+		return o, usageError(cmd, "--idle-timeout takes a time such as 20m, or 0 for never")
+	case m.idle == 0:
+		o.Idle = -1
+	default:
+		o.Idle = m.idle
+	}
 	if m.memory != "" {
 		if o.Limits.MemoryBytes, err = parseBytes(m.memory); err != nil {
 			return o, usageError(cmd, "--memory %q: %v", m.memory, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -71,6 +72,24 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 			text += ", " + s.Note
 		}
 		line("storage", text)
+	}
+	if g.Privileged {
+		line("PRIVILEGED", "root inside has every capability of Linux within the sandbox")
+	}
+	switch {
+	case g.LongRunning:
+		line("idle", "never stopped for want of a session (long-running)")
+	case g.IdleMs == 0:
+		line("idle", "never stopped for want of a session")
+	default:
+		line("idle", "stopped after "+(time.Duration(g.IdleMs)*time.Millisecond).String()+" without a session")
+	}
+	for _, p := range g.Ports {
+		text := fmt.Sprintf("%d/%s", p.Container, p.Transport)
+		if p.Name != "" {
+			text += " (" + p.Name + ")"
+		}
+		line("port", text+", published on this machine's loopback")
 	}
 	for _, b := range g.Limits {
 		text := boundText(b.Limit, b.Amount) + ", " + b.Source

@@ -88,6 +88,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
+	scene.AllowPrivileged = o.AllowPrivileged
 	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
 		return nil, err
 	}
@@ -117,6 +118,12 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
+	switch {
+	case o.Idle == 0:
+		p.IdleMillis = sandbox.DefaultIdle.Milliseconds()
+	case o.Idle > 0:
+		p.IdleMillis = max(o.Idle.Milliseconds(), 1)
+	}
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
 		return nil, err
 	}

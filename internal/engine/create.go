@@ -150,7 +150,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 		return nil, err
 	}
 	defer func() {
-		if !up || !o.Ephemeral {
+		if !up {
 			k.Release()
 		}
 	}()
@@ -172,9 +172,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if !up {
 		return nil, explainBoot(p, err)
 	}
-	if o.Ephemeral {
-		b.creator = k
-	}
+	b.creator, b.volatile = k, o.Ephemeral
 	return b, err
 }
 

@@ -52,6 +52,10 @@ type Config struct {
 	// Pattern judges an egress pattern; nil accepts all.
 	Pattern func(string) error
 
+	// Capabilities are all that the driver can give to root inside; nil
+	// refuses privileged@1.
+	Capabilities []string
+
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
@@ -92,7 +96,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern, Resources: capacity(c.Unenforced)})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities})
 	return e
 }
 
@@ -228,7 +232,9 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made a volatile sandbox
+	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+
+	volatile bool // the sandbox ends with creator
 }
 
 func (b *box) Name() string          { return b.sb.Name }
@@ -298,6 +304,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
 		i.State = sandbox.Stopped
+		if last := es[len(es)-1]; last.Phase == journal.Stopped {
+			i.Reason = last.Note
+		}
 	}
 	return i
 }

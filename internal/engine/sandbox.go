@@ -152,6 +152,16 @@ func (b *box) Remove(ctx context.Context) error {
 	}
 	defer l.Unlock()
 	err = b.askToStop(ctx, keeper.StopRequest{Remove: true})
+	b.release()
+	if err != nil && !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	// The keeper has done all of it as a rule; this finds what is left.
+	return b.discard(ctx, true)
+}
+
+// release gives up what the creator holds.
+func (b *box) release() {
 	b.mu.Lock()
 	creator := b.creator
 	b.creator = nil
@@ -159,11 +169,6 @@ func (b *box) Remove(ctx context.Context) error {
 	if creator != nil {
 		creator.Release()
 	}
-	if err != nil && !errors.Is(err, keeper.ErrNone) {
-		return err
-	}
-	// The keeper has done all of it as a rule; this finds what is left.
-	return b.discard(ctx, true)
 }
 
 // reach opens a session with the guest, mending on the way what a killed

@@ -44,6 +44,9 @@ type Scene struct {
 
 	// Limits are those that the operator sets, whatever Kits ask.
 	Limits plan.Limits
+
+	// AllowPrivileged is the user's consent to privileged Kits.
+	AllowPrivileged bool
 }
 
 // An Image is what the composed image says of itself.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -105,6 +106,7 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if err := k.attach(ctx, plan.Runtime); err != nil {
 		return err
 	}
+	k.publish()
 	k.ready()
 	return nil
 }
@@ -181,6 +183,7 @@ func (k *Keeper) startup(ctx context.Context) error {
 			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
 		}
 	}
+	k.publish()
 	close(k.admitted)
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Runtime {
@@ -216,6 +219,7 @@ func (k *Keeper) problem(err error) {
 func (k *Keeper) ready() {
 	k.mu.Lock()
 	k.state = sandbox.Ready
+	k.used = time.Now()
 	k.mu.Unlock()
 	select {
 	case <-k.admitted:

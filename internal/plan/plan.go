@@ -27,6 +27,21 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Ports are published on the loopback of the host.
+	Ports []Port `json:"ports,omitempty"`
+
+	// Privileged says that Machine.Capabilities were widened with the user's
+	// consent.
+	Privileged bool `json:"privileged,omitempty"`
+
+	// LongRunning keeps the sandbox from being stopped because nobody uses
+	// it; IdleMillis is ignored then.
+	LongRunning bool `json:"longRunning,omitempty"`
+
+	// IdleMillis is how long it runs without a session, in milliseconds,
+	// before it is stopped; 0: for ever.
+	IdleMillis int64 `json:"idleMillis,omitempty"`
+
 	// Bounds say who asked for Machine.Limits. An amount there that differs
 	// from what was asked is the operator's.
 	Bounds []Bound `json:"bounds,omitempty"`
@@ -63,6 +78,14 @@ const (
 	BoundCPU    = "cpu"    // thousandths of a core
 	BoundMemory = "memory" // bytes
 )
+
+// A Port is a port of the machine's loopback that the host is to see on its own.
+type Port struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"`      // tcp or udp
+	Name      string   `json:"name,omitempty"` // a label
+	Kits      []string `json:"kits"`           // who asks for it
+}
 
 // A Bound is one limit as it was asked for.
 type Bound struct {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // kit makes a workload with the capabilities caps, a YAML list.
@@ -106,5 +107,107 @@ func TestResourcesThatCannotBeAreRefused(t *testing.T) {
 		if o := kitbox(t, "plan", kit(t, entry+"    optional: true\n")); o.Code != 0 || !strings.Contains(o.Stdout, "skipped") || !strings.Contains(o.Stdout, says) {
 			t.Errorf("optional %s: %+v", config, o)
 		}
+	}
+}
+
+// stateOf waits for a state within a bound and returns the reason with it.
+func stateOf(t *testing.T, name, want string) string {
+	t.Helper()
+	var i struct{ State, Reason string }
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err := json.Unmarshal([]byte(ok(t, "status", "--json", name)), &i); err != nil {
+			t.Fatal(err)
+		}
+		if i.State == want {
+			return i.Reason
+		}
+	}
+	t.Fatalf("%s is %s, want %s", name, i.State, want)
+	return ""
+}
+
+// TestIdleSandboxesStop has as its control a sandbox that may run for ever, and
+// one whose Kit is long-running.
+func TestIdleSandboxesStop(t *testing.T) {
+	plain := kit(t, "  - type: com.docker.sandbox/sbx@1\n")
+	long := kit(t, "  - type: com.docker.sandbox/long-running@1\n")
+	create(t, "patient", "-q", "--idle-timeout", "0", plain)
+	create(t, "server", "-q", "--idle-timeout", "1s", long)
+	create(t, "idler", "-q", "--idle-timeout", "1s", plain) // a bare create: no session ever
+	if r := stateOf(t, "idler", "stopped"); !strings.HasPrefix(r, "idle") {
+		t.Errorf("reason %q", r)
+	}
+	if out := ok(t, "ls"); !strings.Contains(out, "stopped (idle)") {
+		t.Errorf("ls does not say it:\n%s", out)
+	}
+	ok(t, "start", "idler")
+	ok(t, "exec", "idler", "--", "true")
+	stateOf(t, "idler", "stopped")
+	for _, name := range []string{"patient", "server"} {
+		if r := stateOf(t, name, "ready"); r != "" {
+			t.Errorf("%s: %q", name, r)
+		}
+	}
+	if out := ok(t, "plan", long); !strings.Contains(out, "long-running") {
+		t.Errorf("the plan does not say it:\n%s", out)
+	}
+	ok(t, "stop", "server")
+	if r := stateOf(t, "server", "stopped"); !strings.Contains(r, "request") {
+		t.Errorf("reason of an explicit stop: %q", r)
+	}
+
+	// A workload that runs independently of sessions is not stopped when the
+	// command that made it ends; any other is.
+	t.Cleanup(func() { kitbox(t, "rm", "once", "served-on") })
+	ok(t, "run", "-q", "--name", "served-on", "--exec", long, "--", "true")
+	stateOf(t, "served-on", "ready")
+	ok(t, "run", "-q", "--name", "once", "--exec", plain, "--", "true")
+	stateOf(t, "once", "stopped")
+
+	for i := range 20 {
+		if o := kitbox(t, "run", "--rm", "-q", "--idle-timeout", "1ms", "--exec", plain, "--", "true"); o.Code != 0 {
+			t.Fatalf("run %d: %+v", i, o)
+		}
+	}
+}
+
+// TestPrivilegedNeedsConsentAndStaysInside has the same Kit without the request
+// as its control.
+func TestPrivilegedNeedsConsentAndStaysInside(t *testing.T) {
+	const entry = "  - type: com.docker.sandbox/privileged@1\n    description: mounts things\n"
+	asks := kit(t, entry)
+	o := kitbox(t, "create", "-q", "--name", "mighty", asks)
+	if o.Code != 2 || !strings.Contains(o.Stderr, "--allow-privileged") || !strings.Contains(o.Stderr, "com.docker.sandbox/privileged@1") {
+		t.Errorf("without consent: %+v", o)
+	}
+	if o := kitbox(t, "plan", kit(t, entry+"    optional: true\n")); o.Code != 0 || strings.Contains(o.Stdout, "PRIVILEGED") || !strings.Contains(o.Stdout, "skipped") {
+		t.Errorf("optional without consent: %+v", o)
+	}
+	if out := ok(t, "plan", "--allow-privileged", asks); !strings.Contains(out, "PRIVILEGED") {
+		t.Errorf("the plan does not say it:\n%s", out)
+	}
+	create(t, "mighty", "-q", "--allow-privileged", asks)
+	create(t, "ordinary", "-q", "--allow-privileged", kit(t, "  - type: com.docker.sandbox/sbx@1\n"))
+	const mount = "mount -t tmpfs none /mnt && echo mounted"
+	if o := sh(t, "mighty", "0", mount); o.Stdout != "mounted\n" {
+		t.Errorf("privileged: %+v", o)
+	}
+	if o := sh(t, "ordinary", "0", mount); o.Code == 0 {
+		t.Errorf("consent alone made a sandbox privileged: %+v", o)
+	}
+	addr, hits := serve(t, "host")
+	for _, try := range []string{
+		"mknod /dev/sda b 8 0",
+		"dmesg",
+		"echo x > /proc/sysrq-trigger",
+		"mount /dev/vda /mnt",
+		"curl -sS --max-time 3 http://" + addr + "/",
+	} {
+		if o := sh(t, "mighty", "0", try); o.Code == 0 {
+			t.Errorf("privileged root could %s: %+v", try, o)
+		}
+	}
+	if hits.Load() != 0 {
+		t.Error("the boundary let a privileged sandbox through")
 	}
 }

@@ -5,7 +5,10 @@ package builtin
 import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
+	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
+	"github.com/kitbox-dev/kitbox/internal/handler/port"
+	"github.com/kitbox-dev/kitbox/internal/handler/privileged"
 	"github.com/kitbox-dev/kitbox/internal/handler/resources"
 	"github.com/kitbox-dev/kitbox/internal/handler/sbx"
 	"github.com/kitbox-dev/kitbox/internal/handler/volume"
@@ -15,6 +18,10 @@ import (
 type Host struct {
 	Storage volume.Storage             // required
 	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+
+	// Capabilities are all that root inside can be given; none: there is no
+	// privileged mode.
+	Capabilities []string
 
 	Resources resources.Host // what the machine has and holds
 }
@@ -28,6 +35,9 @@ func Handlers(h Host) handler.List {
 		&networkpolicy.Handler{Check: h.Pattern},
 		&resources.Handler{Host: h.Resources},
 		&volume.Handler{Storage: h.Storage},
+		&port.Handler{},
+		&longrunning.Handler{},
+		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},
 	}
 }
