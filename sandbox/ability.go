@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -114,6 +115,19 @@ func Unpublish(ctx context.Context, s Sandbox, container uint16, transport strin
 		return fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
 	}
 	return p.Unpublish(ctx, container, transport)
+}
+
+// A HostMounter keeps directories that sandboxes of one Kit share.
+type HostMounter interface {
+	// HostMounts lists what there is, by handle. It makes nothing.
+	HostMounts(ctx context.Context) ([]HostMount, error)
+
+	// ReadHostMount opens one file of a directory, by its path there. It
+	// follows no link out of the directory.
+	ReadHostMount(ctx context.Context, handle, file string) (io.ReadCloser, error)
+
+	// RemoveHostMount deletes a directory that no sandbox uses.
+	RemoveHostMount(ctx context.Context, handle string) error
 }
 
 // An ImageStore holds the images Kits are made of.

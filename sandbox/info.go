@@ -50,6 +50,7 @@ type Plan struct {
 	Network     []NetworkGrant `json:"network"`
 	Routes      []Route        `json:"routes,omitempty"`
 	Storage     []Storage      `json:"storage"`
+	HostMounts  []HostMount    `json:"hostMounts,omitempty"`
 	Privileged  bool           `json:"privileged,omitzero"`  // root inside has every capability of Linux within the sandbox
 	LongRunning bool           `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
 	IdleMs      int64          `json:"idleMs"`               // it is stopped after this long without a session; 0: never
@@ -111,6 +112,15 @@ type Port struct {
 	Addresses []string `json:"addresses"` // where the host can connect to now; none while it is stopped
 	Name      string   `json:"name,omitzero"`
 	Source    string   `json:"source"` // "kit <ref>, <ref>" or "operator"
+}
+
+// A HostMount is a directory of the host that all sandboxes of one Kit share.
+type HostMount struct {
+	Handle    string   `json:"handle"`
+	Identity  string   `json:"identity"`            // of the Kit, for all its versions
+	Path      string   `json:"path"`                // in the sandbox
+	Dir       string   `json:"dir"`                 // on the host
+	Sandboxes []string `json:"sandboxes,omitempty"` // that use it, in a listing
 }
 
 // A Workspace is a host directory in the sandbox.

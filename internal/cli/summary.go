@@ -73,6 +73,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line("storage", text)
 	}
+	for _, m := range g.HostMounts {
+		line("host mount", m.Path+", shared by all sandboxes of "+m.Identity+" ("+m.Handle+")")
+	}
 	if g.Privileged {
 		line("PRIVILEGED", "root inside has every capability of Linux within the sandbox")
 	}

@@ -88,6 +88,12 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
+	scene.Identities = map[string]string{}
+	for _, k := range kits {
+		if scene.Identities[k.image.Ref], err = identity(k.image); err != nil {
+			return nil, fmt.Errorf("kit %s: %w", k.image.Ref, err)
+		}
+	}
 	scene.AllowPrivileged = o.AllowPrivileged
 	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
 		return nil, err

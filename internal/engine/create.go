@@ -165,6 +165,9 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := e.storage.prepare(p); err != nil {
 		return nil, err
 	}
+	if err := e.shared.prepare(p); err != nil {
+		return nil, err
+	}
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}

@@ -42,6 +42,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
 	}
 	d.Limits = bounds(p)
+	for _, m := range p.HostMounts {
+		d.HostMounts = append(d.HostMounts, sandbox.HostMount{Handle: m.Handle, Identity: m.Identity, Path: m.Path, Dir: m.Source})
+	}
 	d.Privileged = p.Privileged
 	if d.LongRunning = p.LongRunning; !d.LongRunning {
 		d.IdleMs = p.IdleMillis

@@ -85,6 +85,7 @@ type Config struct {
 type Engine struct {
 	c        Config
 	storage  storage
+	shared   shared
 	handlers handler.List
 
 	open  sync.Once
@@ -95,8 +96,8 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities})
+	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
 

@@ -42,6 +42,10 @@ type Scene struct {
 	Workspace string // host directory; empty when there is none
 	Image     Image
 
+	// Identities say who each Kit is, by reference: the same for all its
+	// versions, and not to be claimed by another Kit.
+	Identities map[string]string
+
 	// Limits are those that the operator sets, whatever Kits ask.
 	Limits plan.Limits
 

@@ -148,7 +148,7 @@ func (k *Keeper) Serve(l *net.UnixListener, creator *net.UnixConn) error {
 	var conns sync.WaitGroup
 	if creator != nil {
 		k.tell(creator) // of everything, so before anything happens
-		k.held = 1 // nobody else can see it yet
+		k.held = 1      // nobody else can see it yet
 		conns.Go(func() { k.hold(creator) })
 	}
 	conns.Go(func() {

@@ -30,6 +30,10 @@ type Plan struct {
 	// Ports are published on the loopback of the host.
 	Ports []Port `json:"ports,omitempty"`
 
+	// HostMounts are directories behind some of Machine.Mounts that all
+	// sandboxes of a Kit share.
+	HostMounts []HostMount `json:"hostMounts,omitempty"`
+
 	// Privileged says that Machine.Capabilities were widened with the user's
 	// consent.
 	Privileged bool `json:"privileged,omitempty"`
@@ -85,6 +89,16 @@ type Port struct {
 	Transport string   `json:"transport"`      // tcp or udp
 	Name      string   `json:"name,omitempty"` // a label
 	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// A HostMount is a directory that belongs to a Kit and a path.
+type HostMount struct {
+	Handle   string `json:"handle"` // opaque; follows from Identity and Path
+	Path     string `json:"path"`   // in the machine
+	Kit      string `json:"kit"`
+	Identity string `json:"identity"` // of the Kit, whatever its version
+	Source   string `json:"source"`   // host directory
+	Mode     uint32 `json:"mode"`     // of a fresh one
 }
 
 // A Bound is one limit as it was asked for.

@@ -4,6 +4,7 @@ package builtin
 
 import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
 	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
@@ -18,6 +19,10 @@ import (
 type Host struct {
 	Storage volume.Storage             // required
 	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+
+	// HostMount places the shared directory of a Kit and a path; nil: there
+	// are none.
+	HostMount func(identity, path string) (handle, dir string)
 
 	// Capabilities are all that root inside can be given; none: there is no
 	// privileged mode.
@@ -35,6 +40,7 @@ func Handlers(h Host) handler.List {
 		&networkpolicy.Handler{Check: h.Pattern},
 		&resources.Handler{Host: h.Resources},
 		&volume.Handler{Storage: h.Storage},
+		&hostmount.Handler{Place: h.HostMount},
 		&port.Handler{},
 		&longrunning.Handler{},
 		&privileged.Handler{Capabilities: h.Capabilities},
