@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -43,6 +44,36 @@ type lock struct {
 	Kits    []lockedKit       `json:"kits"` // in the order of their layers
 	Args    map[string]string `json:"args,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+
+	// What else was asked for at create, so that a recreation can ask again.
+	Asked *asked `json:"asked,omitempty"`
+}
+
+// asked are the options of a creation that are not in its plan as they were.
+type asked struct {
+	Kits            []string        `json:"kits"` // directories absolute
+	Routes          []sandbox.Route `json:"routes,omitempty"`
+	Workspace       string          `json:"workspace,omitempty"`
+	Limits          sandbox.Limits  `json:"limits,omitzero"`
+	IdleNanos       int64           `json:"idleNanos,omitzero"` // as given
+	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
+	Ephemeral       bool            `json:"ephemeral,omitempty"`
+}
+
+// askedFor keeps o. A directory is kept by its whole path: a recreation may be
+// asked for anywhere.
+func askedFor(o sandbox.CreateOptions) *asked {
+	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
+		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral}
+	for _, ref := range o.Kits {
+		if strings.HasPrefix(ref, ".") {
+			if abs, err := filepath.Abs(ref); err == nil {
+				ref = abs
+			}
+		}
+		a.Kits = append(a.Kits, ref)
+	}
+	return a
 }
 
 type lockedKit struct {
@@ -148,7 +179,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Skipped = skipped(selection)
 	p.Surface = surface.Project(requests(merged)).Canonical()
 
-	c := &composition{plan: p, lock: lock{Version: recordVersion, Args: o.Args, Env: o.Env},
+	c := &composition{plan: p, lock: lock{Version: recordVersion, Args: o.Args, Env: o.Env, Asked: askedFor(o)},
 		selection: selectionRecord{Version: recordVersion, Selection: selection, Descriptors: map[string]json.RawMessage{}}}
 	for _, k := range ordered(set.Layers, kits) {
 		l := lockedKit{Ref: k.image.Ref, Digest: k.image.Digest, Kind: k.descriptor.Kind, Layers: []digest.Digest{}}
