@@ -109,7 +109,7 @@ func describe(info fs.FileInfo, now time.Time) fileHash {
 	e := fileHash{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
 	changed := info.ModTime()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		e.Inode, e.Device, e.Ctime = st.Ino, uint64(st.Dev), st.Ctim.Nano()
+		e.Inode, e.Device, e.Ctime = st.Ino, st.Dev, st.Ctim.Nano()
 		if c := time.Unix(st.Ctim.Unix()); c.After(changed) {
 			changed = c
 		}

@@ -33,10 +33,9 @@ func loose(r *capability.Request, dst any) bool {
 type cross struct {
 	v *validator
 
-	interactive *[]string // lifecycle's tail; an empty one counts
-	sessions    *located
-	interactiveSessions,
-	sessionsList *located
+	interactive           *[]string // lifecycle's tail; an empty one counts
+	sessions              *located
+	interactiveSessions   *located
 	policies, credentials []located
 }
 
@@ -71,7 +70,7 @@ func Together(rs []capability.Request, selected bool) []Finding {
 	out := make([]Finding, len(v.diags))
 	for i, dg := range v.diags {
 		head, rest, _ := strings.Cut(dg.Path, ".")
-		n, _ := strconv.Atoi(strings.Trim(head, "capabilities[]"))
+		n, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(head, "capabilities["), "]"))
 		out[i] = Finding{n, rest, dg.Message, dg.Statement}
 	}
 	return out

@@ -70,7 +70,7 @@ func main() {
 		}
 		serve(ln)
 	case "hold":
-		io.Copy(io.Discard, os.Stdin)
+		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "anchor":
 		for unix.Flock(3, unix.LOCK_EX) == unix.EINTR {
 		}

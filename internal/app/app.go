@@ -20,8 +20,10 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/mux"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
+	"github.com/kitbox-dev/kitbox/internal/driver/oci"
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
@@ -74,9 +76,14 @@ func newEngine() (*engine.Engine, error) {
 		return nil, err
 	}
 	bin := libexec()
+	guest := program(bin, "kit-guest")
+	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
-		Home:         home,
-		Driver:       &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
+		Home: home,
+		Driver: mux.Driver{
+			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
+			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
+		},
 		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
 		Attach:       attach,
 		Pattern:      egress.CheckPattern,
@@ -88,7 +95,7 @@ func newEngine() (*engine.Engine, error) {
 		},
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
-		Privilege: func() error { return enter(home, program(bin, "kit-guest")) },
+		Privilege: func() error { return enter(home, guest) },
 		Held:      held,
 		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil

@@ -48,7 +48,7 @@ func sweepCgroups(parent string) {
 // removeTree removes a group and those below it, and reports whether it is gone.
 func removeTree(top string) bool {
 	var dirs []string
-	filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			dirs = append(dirs, p)
 		}

@@ -123,7 +123,7 @@ func peerPID(c net.Conn) int {
 		return 0
 	}
 	pid := 0
-	raw.Control(func(fd uintptr) {
+	_ = raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			pid = int(cred.Pid)
 		}
@@ -206,7 +206,7 @@ func Foreground(ctx context.Context, o ServeOptions) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		cmd.Process.Signal(unix.SIGTERM)
+		_ = cmd.Process.Signal(unix.SIGTERM)
 		return <-done
 	}
 }

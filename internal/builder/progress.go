@@ -52,7 +52,7 @@ func (p Progress) run(ch chan *client.SolveStatus) {
 	if err == nil {
 		// Not the build's context: what a cancelled build says last is
 		// worth showing, and its channel is closed soon.
-		d.UpdateFrom(context.Background(), ch)
+		_, _ = d.UpdateFrom(context.Background(), ch)
 	}
 	for range ch {
 	}

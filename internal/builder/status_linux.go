@@ -75,9 +75,9 @@ func Stop(ctx context.Context, dir string) error {
 
 func diskUsage(dir string) int64 {
 	var n int64
-	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
-			return nil
+			return nil //nolint:nilerr // what cannot be read is not counted
 		}
 		if fi, err := os.Lstat(p); err == nil {
 			n += fi.Size()

@@ -29,6 +29,7 @@ type making struct {
 	idle   time.Duration
 
 	privileged bool
+	driver     string
 	quiet      bool
 }
 
@@ -44,12 +45,13 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci for an installed crun or runc")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Kits: append([]string{kit}, m.kits...)}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...)}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err

@@ -57,6 +57,7 @@ type asked struct {
 	Limits          sandbox.Limits  `json:"limits,omitzero"`
 	IdleNanos       int64           `json:"idleNanos,omitzero"` // as given
 	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
+	Driver          string          `json:"driver,omitempty"`
 	Ephemeral       bool            `json:"ephemeral,omitempty"`
 }
 
@@ -64,7 +65,7 @@ type asked struct {
 // asked for anywhere.
 func askedFor(o sandbox.CreateOptions) *asked {
 	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
-		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral}
+		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver}
 	for _, ref := range o.Kits {
 		if strings.HasPrefix(ref, ".") {
 			if abs, err := filepath.Abs(ref); err == nil {
@@ -152,7 +153,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
-	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
+	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
 	switch {

@@ -103,7 +103,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		return sandbox.CreateOptions{}, fmt.Errorf("sandbox %s ends with the command that made it and cannot be recreated: %w", b.sb.Name, kiterr.ErrUnsupported)
 	}
 	co := sandbox.CreateOptions{Name: b.sb.Name, Kits: l.Asked.Kits, Args: l.Args, Env: l.Env, Routes: l.Asked.Routes,
-		Workspace: l.Asked.Workspace, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
+		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.

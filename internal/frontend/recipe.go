@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -181,13 +180,4 @@ func readFile(ctx context.Context, ref client.Reference, name string) ([]byte, e
 		return nil, &Error{File: name, Message: "has more than 8 MiB"}
 	}
 	return ref.ReadFile(ctx, client.ReadRequest{Filename: name})
-}
-
-// lineOf returns the line, from 1, that part begins on in whole, or 0.
-func lineOf(whole, part []byte) int {
-	i := bytes.Index(whole, part)
-	if i < 0 {
-		return 0
-	}
-	return 1 + bytes.Count(whole[:i], []byte("\n"))
 }

@@ -232,7 +232,7 @@ func newLayer(w io.Writer) (*layer, error) {
 	l := &layer{zw: zw, sum: digest.SHA256.Digester(), scan: pw, found: make(chan contents, 1)}
 	go func() {
 		c := look(pr)
-		io.Copy(io.Discard, pr) // the writer must not wait for a scanner that gave up
+		_, _ = io.Copy(io.Discard, pr) // the writer must not wait for a scanner that gave up
 		l.found <- c
 	}()
 	return l, nil

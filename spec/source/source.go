@@ -81,13 +81,13 @@ func Parse(text string) (*Node, error) {
 		return nil, &SyntaxError{Position{Offset: int32(i)}, "the text is not UTF-8"}
 	}
 	if t := strings.TrimLeft(text, " \t\r\n"); strings.HasPrefix(t, "{") {
-		if root, err := parseJSON(text); err != errNotJSON {
+		if root, err := parseJSON(text); !errors.Is(err, errNotJSON) {
 			return root, err
 		}
 	}
 	root, err := parseYAML(text)
 	var se *SyntaxError
-	if err != nil && err != io.EOF && !errors.As(err, &se) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.As(err, &se) {
 		err = &SyntaxError{Position{Line: 1, Column: 1}, err.Error()}
 	}
 	return root, err

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
@@ -135,13 +136,16 @@ type trial struct {
 }
 
 // serial makes ids that no other machine of this system has.
-var serial = time.Now().UnixNano()
+var serial = func() *atomic.Int64 {
+	n := new(atomic.Int64)
+	n.Store(time.Now().UnixNano())
+	return n
+}()
 
 // machine returns a new machine by the pattern.
 func (x *trial) machine() plan.Machine {
-	serial++
 	m := x.s.Machine
-	m.ID = fmt.Sprintf("t%x", serial)
+	m.ID = fmt.Sprintf("t%x", serial.Add(1))
 	m.Hostname = "box"
 	x.made = append(x.made, m.ID)
 	return m

@@ -62,7 +62,7 @@ var limitChecks = []check{
 			return err
 		}
 		var n int
-		fmt.Sscan(out, &n)
+		_, _ = fmt.Sscan(out, &n)
 		if n > 64 {
 			return fmt.Errorf("%d processes", n)
 		}
@@ -90,7 +90,7 @@ var limitChecks = []check{
 			return err
 		}
 		var user, system int
-		fmt.Sscan(out, &user, &system)
+		_, _ = fmt.Sscan(out, &user, &system)
 		if user+system == 0 || user+system > 60 { // of 200 ticks; 20 are allowed
 			return fmt.Errorf("%d ticks of work in two seconds of a tenth of a processor", user+system)
 		}

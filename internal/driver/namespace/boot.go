@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // boot starts the guest and returns when it serves. On error the caller ends
@@ -80,7 +82,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		_ = cmd.Process.Kill()
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { ours.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := inside.SendConfig(ours, c); err != nil {
 		return m.Blame(err)
@@ -123,9 +125,23 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("waiting for the guest: %w", ctx.Err())
 		}
+		if b, rerr := os.ReadFile("/proc/filesystems"); rerr == nil && !hasOverlay(b) {
+			return fmt.Errorf("this kernel has no overlay filesystem; load its module, modprobe overlay (%w): %w", err, kiterr.ErrUnavailable)
+		}
 		return m.Blame(err)
 	}
 	return nil
+}
+
+// hasOverlay reports whether a list of /proc/filesystems has the one that roots
+// are made of.
+func hasOverlay(filesystems []byte) bool {
+	for line := range strings.Lines(string(filesystems)) {
+		if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] == "overlay" {
+			return true
+		}
+	}
+	return false
 }
 
 // oneID reports whether machines with map m have only root.

@@ -397,3 +397,16 @@ func TestRootlessWithoutUserNamespaces(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+func TestAKernelWithoutOverlayIsRecognized(t *testing.T) {
+	for list, want := range map[string]bool{
+		"nodev\tproc\nnodev\toverlay\n\text4\n": true,
+		"nodev\tproc\n\text4\n":                 false,
+		"nodev\toverlayfs\n":                    false,
+		"":                                      false,
+	} {
+		if got := hasOverlay([]byte(list)); got != want {
+			t.Errorf("%q: %v", list, got)
+		}
+	}
+}

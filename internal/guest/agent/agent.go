@@ -119,7 +119,7 @@ func (a *Agent) serve(c *protocol.Conn) {
 
 	switch {
 	case r.Op == protocol.OpInfo:
-		a.answer(c, protocol.Answer{Info: &protocol.Info{Processes: countProcesses(), Boot: a.boot}})
+		_ = a.answer(c, protocol.Answer{Info: &protocol.Info{Processes: countProcesses(), Boot: a.boot}})
 	case r.Op == protocol.OpExec && r.Exec != nil:
 		a.exec(c, r.Exec, passed)
 	case r.Op == protocol.OpWrite && r.Write != nil:

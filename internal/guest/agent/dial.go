@@ -89,7 +89,7 @@ func relay(c *protocol.Conn, tc *net.TCPConn) {
 				}
 			}
 		}()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		in.Fail(err)

@@ -113,7 +113,7 @@ func (a *Agent) attend(c *protocol.Conn, r *protocol.Exec, st *stdio, pid int, d
 	go func() {
 		defer close(lost)
 		err := receive(c, in, budgets, st, pid)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF // the end of the connection, not of stdin
 		}
 		in.Fail(err)

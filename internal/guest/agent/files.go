@@ -90,11 +90,12 @@ func as(uid, gid uint32, f func() error) error {
 		return f()
 	}
 	runtime.LockOSThread()
-	unix.SetfsgidRetGid(int(gid))
-	unix.SetfsuidRetUid(int(uid))
+	// These calls do not fail in a way that they tell; what holds is read below.
+	_, _ = unix.SetfsgidRetGid(int(gid))
+	_, _ = unix.SetfsuidRetUid(int(uid))
 	defer func() {
-		unix.SetfsuidRetUid(0)
-		unix.SetfsgidRetGid(0)
+		_, _ = unix.SetfsuidRetUid(0)
+		_, _ = unix.SetfsgidRetGid(0)
 		// A thread that could not be restored stays locked and ends with
 		// its goroutine.
 		if fsuid() == 0 && fsgid() == 0 {

@@ -18,10 +18,9 @@ const drainMax = 1 << 20
 
 // An output is the reading end of a command's stdout, stderr or terminal.
 type output struct {
-	f        *os.File
-	ending   atomic.Bool
-	drained  int
-	terminal bool
+	f       *os.File
+	ending  atomic.Bool
+	drained int
 }
 
 func newOutput(f *os.File) *output { return &output{f: f} }
@@ -29,7 +28,7 @@ func newOutput(f *os.File) *output { return &output{f: f} }
 // finish makes Read return what is there already and then io.EOF.
 func (o *output) finish() {
 	o.ending.Store(true)
-	o.f.SetReadDeadline(time.Unix(1, 0)) // wake a Read that waits
+	_ = o.f.SetReadDeadline(time.Unix(1, 0)) // wake a Read that waits
 }
 
 func (o *output) Read(p []byte) (int, error) {
@@ -56,7 +55,7 @@ func (o *output) Read(p []byte) (int, error) {
 	err = rc.Control(func(fd uintptr) {
 		for {
 			n, err = unix.Read(int(fd), p)
-			if err != syscall.EINTR {
+			if !errors.Is(err, syscall.EINTR) {
 				return
 			}
 		}

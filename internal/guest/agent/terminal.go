@@ -46,7 +46,7 @@ func resize(t *os.File, s protocol.Size) {
 	if err != nil {
 		return
 	}
-	rc.Control(func(fd uintptr) {
+	_ = rc.Control(func(fd uintptr) {
 		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
 	})
 }

@@ -277,7 +277,7 @@ func printable(s string) string {
 
 // unexpected makes the end of a stream an error where more was due.
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

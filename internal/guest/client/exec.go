@@ -177,7 +177,7 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		} else {
 			k.in.Fail(io.EOF) // a guest may have left the end out
 		}
-		if werr := <-k.done; werr != nil && werr != errLost {
+		if werr := <-k.done; werr != nil && !errors.Is(werr, errLost) {
 			failed = werr
 		}
 	}

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -48,7 +49,7 @@ func mask() error {
 	}
 	for _, p := range readOnly {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-		if err == unix.ENOENT {
+		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err == nil {

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -23,7 +24,7 @@ func Build(c *Config, fds []int) error {
 	// These three need the host's view once more: the kernel gives a user
 	// namespace a new procfs or sysfs only beside one that is fully visible.
 	proc, err := filesystem("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	if err == unix.EPERM {
+	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("making /proc: the container around this program hides parts of its own /proc, so no new one is allowed: %w", err)
 	}
 	if err != nil {

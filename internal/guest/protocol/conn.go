@@ -97,7 +97,7 @@ func (c *Conn) Read() (Frame, error) {
 	}
 	body, err := c.readBody(int(n))
 	if err != nil {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return Frame{}, err
@@ -157,7 +157,7 @@ func (c *Conn) fill(p []byte) error {
 }
 
 func short(err error, got int) error {
-	if err == io.EOF && got > 0 {
+	if errors.Is(err, io.EOF) && got > 0 {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -83,7 +84,7 @@ func (b *Inbox) Put(p []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.err == io.EOF:
+	case errors.Is(b.err, io.EOF):
 		return fmt.Errorf("%w: data after the end of a stream", ErrProtocol)
 	case b.err != nil:
 		return nil // the consumer has gone; what comes is dropped
@@ -133,7 +134,7 @@ func (b *Inbox) Drain(c *Conn, stream Kind, w io.Writer) error {
 	owed := 0
 	for {
 		n, err := b.Read(p)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -171,7 +172,7 @@ func Send(c *Conn, stream Kind, r io.Reader, b *Budget) error {
 				return err
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return c.Write(stream, nil)
 		}
 		if err != nil {

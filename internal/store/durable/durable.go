@@ -110,7 +110,7 @@ func AppendLine(path string, line []byte) error {
 	}
 	if _, err := f.Write(append(bytes.Clone(line), '\n')); err != nil {
 		// A full disk can take half a line; a reader must not see it.
-		f.Truncate(size)
+		_ = f.Truncate(size)
 		return Explain(path, err)
 	}
 	if err := f.Sync(); err != nil {

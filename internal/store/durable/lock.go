@@ -120,8 +120,8 @@ func (l *Lock) Guards(path string) bool {
 // Sign writes who holds the lock into its file, for the message others get.
 // Failure does not matter: the lock holds without a name.
 func (l *Lock) Sign(what string) {
-	l.f.Truncate(0)
-	l.f.WriteAt(fmt.Appendf(nil, "%d %s\n", os.Getpid(), what), 0)
+	_ = l.f.Truncate(0)
+	_, _ = l.f.WriteAt(fmt.Appendf(nil, "%d %s\n", os.Getpid(), what), 0)
 }
 
 // holder reads what Sign wrote, if its author still lives.

@@ -1,0 +1,187 @@
+package machinedir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Create makes a machine's directory beside its place and renames it there.
+func Create(ctx context.Context, base string, p plan.Machine) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return Explain(err)
+	}
+	sweep(base)
+	final := filepath.Join(base, p.ID)
+	if _, err := os.Lstat(final); err == nil {
+		return fmt.Errorf("machine %s: %w", p.ID, kiterr.ErrExists)
+	}
+	tmp, err := os.MkdirTemp(base, newPrefix)
+	if err != nil {
+		return Explain(err)
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(tmp)
+		}
+	}()
+	// Held until the end: a sweep leaves what is locked alone.
+	lk, err := os.OpenFile(filepath.Join(tmp, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return Explain(err)
+	}
+	defer lk.Close()
+	if err := unix.Flock(int(lk.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another process swept %s away: try again", tmp)
+	}
+	if err := MakeWritable(tmp, p); err != nil {
+		return Explain(err)
+	}
+	b, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeSynced(filepath.Join(tmp, machineFile), append(b, '\n')); err != nil {
+		return Explain(err)
+	}
+	if err := syncDir(tmp); err != nil {
+		return Explain(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, final, unix.RENAME_NOREPLACE); err != nil {
+		if err == unix.EEXIST {
+			return fmt.Errorf("machine %s: %w", p.ID, kiterr.ErrExists)
+		}
+		return Explain(err)
+	}
+	if err := syncDir(base); err != nil {
+		os.RemoveAll(final)
+		return Explain(err)
+	}
+	return nil
+}
+
+// MakeWritable makes the writable layer: as the lowest layer's root is, since
+// it becomes the root of what the machine sees, and owned by the machine's ids.
+func MakeWritable(dir string, p plan.Machine) error {
+	var st unix.Stat_t
+	if err := unix.Stat(p.Layers[0], &st); err != nil {
+		return fmt.Errorf("layer %s: %w", p.Layers[0], err)
+	}
+	rw := filepath.Join(dir, WritableDir)
+	for _, d := range []struct {
+		path     string
+		uid, gid uint32
+		mode     uint32
+	}{
+		{rw, 0, 0, 0o755},
+		{filepath.Join(rw, "upper"), st.Uid, st.Gid, st.Mode & 0o7777},
+		{filepath.Join(rw, "work"), 0, 0, 0o700},
+	} {
+		if err := os.Mkdir(d.path, 0o700); err != nil {
+			return err
+		}
+		if !p.IDMap.IsIdentity() {
+			d.uid += p.IDMap.Base
+			d.gid += p.IDMap.Base
+		}
+		// An owner that this user namespace does not have stays ours.
+		if err := unix.Chown(d.path, int(d.uid), int(d.gid)); err != nil && !(err == unix.EINVAL && p.IDMap.IsIdentity()) {
+			return fmt.Errorf("chown %s: %w", d.path, err)
+		}
+		if err := unix.Chmod(d.path, d.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove deletes the machine, of which nothing runs: first its name, at once.
+func (m *Machine) Remove() error {
+	base := filepath.Dir(m.Path)
+	trash, err := os.MkdirTemp(base, trashPrefix)
+	if err != nil {
+		return Explain(err)
+	}
+	// Over the empty directory, which os.Rename refuses.
+	if err := unix.Rename(m.Path, trash); err != nil {
+		os.Remove(trash)
+		return Explain(err)
+	}
+	if err := os.RemoveAll(trash); err != nil {
+		return fmt.Errorf("removing machine %s: %w", m.ID, Explain(err))
+	}
+	return nil
+}
+
+// sweepAge is how old something without a lock must be to be nobody's: the time
+// between two system calls, with much room for a busy system.
+const sweepAge = time.Minute
+
+// sweep deletes what killed processes left half made or half removed. What is
+// locked is somebody's; errors are left to the next sweep.
+func sweep(base string) {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), newPrefix) && !strings.HasPrefix(e.Name(), trashPrefix) {
+			continue
+		}
+		p := filepath.Join(base, e.Name())
+		f, err := os.OpenFile(filepath.Join(p, lockFile), os.O_RDWR, 0)
+		// A new one is not locked from its first instant on, and trash is not
+		// trash before it has the machine's lock.
+		if err != nil || strings.HasPrefix(e.Name(), newPrefix) {
+			if st, serr := os.Stat(p); serr != nil || time.Since(st.ModTime()) < sweepAge {
+				f.Close() // nil when err is not
+				continue
+			}
+		}
+		if err != nil {
+			os.RemoveAll(p)
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			os.RemoveAll(p)
+		}
+		f.Close()
+	}
+}
+
+// writeSynced writes a new file that is on disk when it returns.
+func writeSynced(p string, b []byte) error {
+	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncDir(p string) error {
+	d, err := os.Open(p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
