@@ -45,7 +45,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
-	f.StringVar(&m.driver, "driver", "", "what builds the machine: namespace (default), or oci for an installed crun or runc")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
