@@ -30,6 +30,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Version is set when kitbox is built.
@@ -67,6 +68,9 @@ func Main(args []string) int {
 	env.Doctor = doctor{libexec: libexec()}
 	return cli.Main(ctx, env)
 }
+
+// Runtime is the engine as kitbox itself uses it, for programs that measure it.
+func Runtime() (sandbox.Runtime, error) { return newEngine() }
 
 // newEngine joins the engine with what it needs. It reads nothing but the
 // environment.

@@ -100,6 +100,7 @@ var Rows = []Row{
 		Only: []string{"kiterr", "sandbox", "internal/cli/kitcmd"}},
 	{Pkg: "internal/app", Why: "the only place that sees everything"},
 	{Pkg: "cmd/*", Why: "mains of a page"},
+	{Pkg: "bench", Why: "it measures every part beside a peer, so it sees them all"},
 
 	// Looking on from outside.
 	{Pkg: "internal/archtest", Why: "the law looks at the others from outside", Only: []string{}},

@@ -51,6 +51,9 @@ type Guest interface {
 	// MakeDir makes the directory path, owned by id, unless something is
 	// there.
 	MakeDir(ctx context.Context, path string, id plan.Identity) error
+
+	// Alive returns nil when the guest answers.
+	Alive(ctx context.Context) error
 }
 
 // A Command is what a hook asks of a [Guest].
@@ -96,7 +99,7 @@ type Keeper struct {
 	commands int                   // guarded by mu
 	held     int                   // guarded by mu; creators that have not hung up
 	used     time.Time             // guarded by mu; when the last command, or the boot, ended
-	quiet    chan struct{}         // gets a value when the last command ends, unless one is there
+	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
 	ports    *publish.Publisher    // guarded by mu; nil before the runtime phase and after the end
 	bootErr  error                 // guarded by mu; of a boot that is over
@@ -106,6 +109,8 @@ type Keeper struct {
 	admitted chan struct{} // closed when commands may come in: the install phase is over
 	ended    chan struct{} // closed when the machine is gone and nothing else will happen
 
+	quiet chan struct{} // gets one when a command has ended, unless one is waiting
+
 	bootCtx context.Context // of the boot alone, which abort ends
 	abort   context.CancelFunc
 }
@@ -114,7 +119,7 @@ type Keeper struct {
 // set by the caller.
 func New(p *plan.Plan) *Keeper {
 	k := &Keeper{Plan: p, state: sandbox.Starting,
-		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{}), quiet: make(chan struct{}, 1)}
+		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{}), quiet: make(chan struct{}, 1), unused: make(chan struct{}, 1)}
 	k.bootCtx, k.abort = context.WithCancel(context.Background())
 	return k
 }
