@@ -33,6 +33,7 @@ type Info struct {
 	Commands  int       `json:"commands"`           // in flight
 	PID       int       `json:"pid,omitzero"`       // host pid of the guest
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
+	Reason    string    `json:"reason,omitzero"`    // why it does not run, when it is stopped
 	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
 }
 
@@ -45,19 +46,25 @@ type Kit struct {
 
 // A Plan is what a creation grants and does, in the terms a user decides by.
 type Plan struct {
-	Name      string         `json:"name"`
-	Kits      []Kit          `json:"kits"`
-	Network   []NetworkGrant `json:"network"`
-	DenyAll   bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
-	Routes    []Route        `json:"routes,omitempty"`
-	Storage   []Storage      `json:"storage"`
-	Workspace *Workspace     `json:"workspace,omitempty"`
-	Hooks     []Hook         `json:"hooks"`
-	Files     []string       `json:"files"` // paths written at every start
-	Launch    []string       `json:"launch"`
-	User      string         `json:"user"`
-	Dir       string         `json:"dir"`
-	Skipped   []Skipped      `json:"skipped"`
+	Name        string         `json:"name"`
+	Kits        []Kit          `json:"kits"`
+	Network     []NetworkGrant `json:"network"`
+	DenyAll     bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
+	Routes      []Route        `json:"routes,omitempty"`
+	Storage     []Storage      `json:"storage"`
+	HostMounts  []HostMount    `json:"hostMounts,omitempty"`
+	Privileged  bool           `json:"privileged,omitzero"`  // root inside has every capability of Linux within the sandbox
+	LongRunning bool           `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
+	IdleMs      int64          `json:"idleMs"`               // it is stopped after this long without a session; 0: never
+	Ports       []PortGrant    `json:"ports,omitempty"`
+	Limits      []Bound        `json:"limits,omitempty"`
+	Workspace   *Workspace     `json:"workspace,omitempty"`
+	Hooks       []Hook         `json:"hooks"`
+	Files       []string       `json:"files"` // paths written at every start
+	Launch      []string       `json:"launch"`
+	User        string         `json:"user"`
+	Dir         string         `json:"dir"`
+	Skipped     []Skipped      `json:"skipped"`
 
 	// Detail is the engine's own plan, entire. Its form follows the
 	// version that it states.
@@ -100,6 +107,41 @@ type Storage struct {
 	Transient bool     `json:"transient"` // ends with the sandbox
 	SizeBytes int64    `json:"sizeBytes,omitzero"`
 	Note      string   `json:"note,omitzero"` // e.g. that the size is not enforced
+}
+
+// A Bound is one limit that the sandbox lives under.
+type Bound struct {
+	Limit  string `json:"limit"`          // cpu, memory or pids
+	Amount int64  `json:"amount"`         // thousandths of a core, bytes (swap included), tasks
+	Source string `json:"source"`         // "kit <ref>, <ref>" or "operator"
+	Asked  int64  `json:"asked,omitzero"` // what the Kits ask for, which the operator may have changed
+}
+
+// A PortGrant is a port that will be published on the host's loopback.
+type PortGrant struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"`
+	Name      string   `json:"name,omitzero"`
+	Kits      []string `json:"kits"`
+}
+
+// A Port is one publication of a sandbox.
+type Port struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"` // tcp or udp
+	Host      uint16   `json:"host"`      // 0: chosen at the next start
+	Addresses []string `json:"addresses"` // where the host can connect to now; none while it is stopped
+	Name      string   `json:"name,omitzero"`
+	Source    string   `json:"source"` // "kit <ref>, <ref>" or "operator"
+}
+
+// A HostMount is a directory of the host that all sandboxes of one Kit share.
+type HostMount struct {
+	Handle    string   `json:"handle"`
+	Identity  string   `json:"identity"`            // of the Kit, for all its versions
+	Path      string   `json:"path"`                // in the sandbox
+	Dir       string   `json:"dir"`                 // on the host
+	Sandboxes []string `json:"sandboxes,omitempty"` // that use it, in a listing
 }
 
 // A Workspace is a host directory in the sandbox.

@@ -145,10 +145,10 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		cmd   *cobra.Command
 	}{
 		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
-		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.remove()},
-		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.policy()},
+		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.restart()}, {groupLife, e.recreate()}, {groupLife, e.remove()},
+		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.events()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},
-		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
+		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.prune()}, {groupLife, e.volume()}, {groupLife, e.mount()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)

@@ -157,7 +157,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 		return nil, err
 	}
 	defer func() {
-		if !up || !o.Ephemeral {
+		if !up {
 			k.Release()
 		}
 	}()
@@ -176,6 +176,9 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := e.storage.prepare(p); err != nil {
 		return nil, err
 	}
+	if err := e.shared.prepare(p); err != nil {
+		return nil, err
+	}
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}
@@ -183,9 +186,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if !up {
 		return nil, explainBoot(p, err)
 	}
-	if o.Ephemeral {
-		b.creator = k
-	}
+	b.creator, b.volatile = k, o.Ephemeral
 	return b, err
 }
 

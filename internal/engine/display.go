@@ -42,6 +42,17 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	if p.Workspace != "" {
 		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
 	}
+	d.Limits = bounds(p)
+	for _, m := range p.HostMounts {
+		d.HostMounts = append(d.HostMounts, sandbox.HostMount{Handle: m.Handle, Identity: m.Identity, Path: m.Path, Dir: m.Source})
+	}
+	d.Privileged = p.Privileged
+	if d.LongRunning = p.LongRunning; !d.LongRunning {
+		d.IdleMs = p.IdleMillis
+	}
+	for _, port := range p.Ports {
+		d.Ports = append(d.Ports, sandbox.PortGrant(port))
+	}
 	for _, h := range p.Hooks {
 		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})
 	}

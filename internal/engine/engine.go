@@ -57,6 +57,14 @@ type Config struct {
 	// connections are looked into. Nil: no connection can be.
 	Authority func(ctx context.Context) (pem string, err error)
 
+	// Capabilities are all that the driver can give to root inside; nil
+	// refuses privileged@1.
+	Capabilities []string
+
+	// Unenforced names each of the limits that the driver cannot hold here,
+	// with the reason; nil: it holds all.
+	Unenforced func(plan.Limits) []string
+
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
 
@@ -82,6 +90,7 @@ type Config struct {
 type Engine struct {
 	c        Config
 	storage  storage
+	shared   shared
 	handlers handler.List
 
 	open  sync.Once
@@ -92,8 +101,8 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule})
+	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
 
@@ -230,7 +239,9 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made a volatile sandbox
+	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+
+	volatile bool // the sandbox ends with creator
 }
 
 func (b *box) Name() string          { return b.sb.Name }
@@ -300,6 +311,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
 		i.State = sandbox.Stopped
+		if last := es[len(es)-1]; last.Phase == journal.Stopped {
+			i.Reason = last.Note
+		}
 	}
 	return i
 }

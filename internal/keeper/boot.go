@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -106,6 +107,7 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if err := k.attach(ctx, plan.Runtime); err != nil {
 		return err
 	}
+	k.publish()
 	k.ready()
 	return nil
 }
@@ -213,6 +215,7 @@ func (k *Keeper) startup(ctx context.Context) error {
 			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
 		}
 	}
+	k.publish()
 	close(k.admitted)
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Runtime {
@@ -248,6 +251,7 @@ func (k *Keeper) problem(err error) {
 func (k *Keeper) ready() {
 	k.mu.Lock()
 	k.state = sandbox.Ready
+	k.used = time.Now()
 	k.mu.Unlock()
 	select {
 	case <-k.admitted:

@@ -27,6 +27,29 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Ports are published on the loopback of the host.
+	Ports []Port `json:"ports,omitempty"`
+
+	// HostMounts are directories behind some of Machine.Mounts that all
+	// sandboxes of a Kit share.
+	HostMounts []HostMount `json:"hostMounts,omitempty"`
+
+	// Privileged says that Machine.Capabilities were widened with the user's
+	// consent.
+	Privileged bool `json:"privileged,omitempty"`
+
+	// LongRunning keeps the sandbox from being stopped because nobody uses
+	// it; IdleMillis is ignored then.
+	LongRunning bool `json:"longRunning,omitempty"`
+
+	// IdleMillis is how long it runs without a session, in milliseconds,
+	// before it is stopped; 0: for ever.
+	IdleMillis int64 `json:"idleMillis,omitempty"`
+
+	// Bounds say who asked for Machine.Limits. An amount there that differs
+	// from what was asked is the operator's.
+	Bounds []Bound `json:"bounds,omitempty"`
+
 	// Volumes are the storage requests behind some of Machine.Mounts.
 	Volumes []Volume `json:"volumes"`
 
@@ -52,6 +75,37 @@ type Skipped struct {
 	Path   string `json:"path"` // in the Kit's descriptor, e.g. capabilities[2]
 	Type   string `json:"type"` // empty for a group
 	Reason string `json:"reason"`
+}
+
+// The limits that a Kit can ask for.
+const (
+	BoundCPU    = "cpu"    // thousandths of a core
+	BoundMemory = "memory" // bytes
+)
+
+// A Port is a port of the machine's loopback that the host is to see on its own.
+type Port struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"`      // tcp or udp
+	Name      string   `json:"name,omitempty"` // a label
+	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// A HostMount is a directory that belongs to a Kit and a path.
+type HostMount struct {
+	Handle   string `json:"handle"` // opaque; follows from Identity and Path
+	Path     string `json:"path"`   // in the machine
+	Kit      string `json:"kit"`
+	Identity string `json:"identity"` // of the Kit, whatever its version
+	Source   string `json:"source"`   // host directory
+	Mode     uint32 `json:"mode"`     // of a fresh one
+}
+
+// A Bound is one limit as it was asked for.
+type Bound struct {
+	Limit string   `json:"limit"`
+	Kits  []string `json:"kits"`
+	Asked int64    `json:"asked"`
 }
 
 // A Phase is a period of a sandbox's life with grants of its own.
