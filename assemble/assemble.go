@@ -250,6 +250,9 @@ const (
 	agentUID = 1000
 )
 
+// SharedDirs returns the directories that [OverlayHome] judges.
+func SharedDirs() []string { return []string{homeDir, agentDir} }
+
 // OverlayHome returns the directories that a mixin's layers would give another
 // owner on every base they land on (§10/overlay-home-ownership). owners maps
 // the directories it ships to their user ids.

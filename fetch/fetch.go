@@ -234,20 +234,26 @@ func (f *Fetcher) layout(ctx context.Context, dir, tag string) (*Kit, error) {
 
 // stored finds ref among the tags and digests of the local store.
 func (f *Fetcher) stored(ctx context.Context, images *layout.Store, ref string) (*Kit, error) {
+	desc, err := named(ctx, images, ref)
+	if err != nil {
+		return nil, err
+	}
+	return f.read(ctx, images, desc, ref, Store)
+}
+
+// named resolves a tag, with ":latest" if it states none, or a digest.
+func named(ctx context.Context, images *layout.Store, ref string) (ocispec.Descriptor, error) {
 	desc, err := images.Resolve(ctx, ref)
 	if errors.Is(err, kiterr.ErrNotFound) {
 		if _, d, ok := strings.Cut(ref, "@"); ok {
 			// The digest alone says which content; the name, where else
 			// it could be had.
-			desc, err = images.Resolve(ctx, d)
+			return images.Resolve(ctx, d)
 		} else if base := ref[strings.LastIndexByte(ref, '/')+1:]; !strings.Contains(base, ":") {
-			desc, err = images.Resolve(ctx, ref+":latest")
+			return images.Resolve(ctx, ref+":latest")
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return f.read(ctx, images, desc, ref, Store)
+	return desc, err
 }
 
 // read makes a Kit of an image of the store.

@@ -45,6 +45,20 @@ type remoteImage struct {
 
 // remote looks ref up at its registry.
 func (f *Fetcher) remote(ctx context.Context, images *layout.Store, ref string) (*Kit, error) {
+	src, err := f.locate(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	kit, err := f.read(ctx, cached{images, src}, src.root, ref, Registry)
+	if err != nil {
+		return nil, explainRemote(ref, src.repo.Reference, err)
+	}
+	kit.missing = src
+	return kit, nil
+}
+
+// locate asks a registry what ref stands for.
+func (f *Fetcher) locate(ctx context.Context, ref string) (*remoteImage, error) {
 	r, err := registry.ParseReference(ref)
 	if err != nil {
 		return nil, fmt.Errorf("kit %s is not a valid reference: %w: %w", ref, err, kiterr.ErrRefused)
@@ -65,13 +79,29 @@ func (f *Fetcher) remote(ctx context.Context, images *layout.Store, ref string) 
 	if !layout.IsIndex(desc.MediaType) && !layout.IsManifest(desc.MediaType) {
 		return nil, fmt.Errorf("kit %s has media type %q, which is not an image: %w", ref, desc.MediaType, kiterr.ErrRefused)
 	}
-	src := &remoteImage{repo: repo, root: desc, name: r.String(), docs: map[digest.Digest][]byte{}}
-	kit, err := f.read(ctx, cached{images, src}, desc, ref, Registry)
-	if err != nil {
-		return nil, explainRemote(ref, r, err)
+	return &remoteImage{repo: repo, root: desc, name: r.String(), docs: map[digest.Digest][]byte{}}, nil
+}
+
+// PullImage gets an image of a registry, Kit or not, into the local store for
+// this Fetcher's platform, under its name there, and returns its root. It always
+// asks the registry, and transfers what the store lacks.
+func (f *Fetcher) PullImage(ctx context.Context, ref string) (ocispec.Descriptor, error) {
+	if host, ok := registryHost(ref); !ok || host == LocalDomain {
+		return ocispec.Descriptor{}, fmt.Errorf("image %s names no registry to pull from: write HOST/NAME:TAG: %w", ref, kiterr.ErrRefused)
 	}
-	kit.missing = src
-	return kit, nil
+	images, err := f.images()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	src, err := f.locate(ctx, ref)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	img, err := layout.ReadImage(ctx, cached{images, src}, src.root, f.platform())
+	if err != nil {
+		return ocispec.Descriptor{}, explainRemote(ref, src.repo.Reference, err)
+	}
+	return src.root, f.bring(ctx, images, src, ref, img.Descriptor.Digest, img.Manifest)
 }
 
 // cached reads documents from the store before it asks the registry.
@@ -120,48 +150,68 @@ func (r *remoteImage) Document(ctx context.Context, desc ocispec.Descriptor) ([]
 // and then its documents and its tag. For a Kit that is complete it does
 // nothing. After an error, blobs that arrived are kept for the next try.
 func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
-	src := kit.missing
-	if src == nil {
-		return nil
-	}
 	images, err := f.images()
 	if err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(pulls)
-	for n, l := range kit.Layers {
-		g.Go(func() error {
-			if ok, err := images.Exists(gctx, l.Blob); err != nil || ok {
-				return err
-			}
-			if l.Blob.Size > maxLayer || l.Blob.Size < 0 {
-				return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Blob.Digest, l.Blob.Size, int64(maxLayer), kiterr.ErrRefused)
-			}
-			f.say("pulling %s layer %d of %d (%.1f MB)", kit.Ref, n+1, len(kit.Layers), float64(l.Blob.Size)/1e6)
-			rc, err := src.repo.Blobs().Fetch(gctx, l.Blob)
-			if err != nil {
-				return err
-			}
-			defer rc.Close()
-			return images.Push(gctx, l.Blob, rc)
-		})
+	if kit.missing != nil {
+		if err := f.bring(ctx, images, kit.missing, kit.Ref, kit.Digest, kit.Manifest); err != nil {
+			return err
+		}
+		kit.missing = nil
+		return nil
 	}
-	if err := g.Wait(); err != nil {
-		return explainRemote(kit.Ref, src.repo.Reference, err)
+	// A set is assembled from documents; its layers are still where its Kits
+	// came from.
+	from := origins(string(kit.Descriptor))
+	if len(from) == 0 {
+		return nil
+	}
+	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+		return fromOrigins(ctx, d, from)
+	})
+}
+
+// bring gets what the store lacks of one platform's image.
+func (f *Fetcher) bring(ctx context.Context, images *layout.Store, src *remoteImage, ref string, manifest digest.Digest, m ocispec.Manifest) error {
+	err := f.layers(ctx, images, ref, m, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+		return openBlob(ctx, src.repo, d)
+	})
+	if err != nil {
+		return explainRemote(ref, src.repo.Reference, err)
 	}
 	// Documents last, each after what it names: the config, the manifest, and
 	// the index it was chosen from.
-	for _, d := range []ocispec.Descriptor{kit.Manifest.Config, {Digest: kit.Digest, Size: int64(len(src.docs[kit.Digest]))}, src.root} {
+	for _, d := range []ocispec.Descriptor{m.Config, {Digest: manifest, Size: int64(len(src.docs[manifest]))}, src.root} {
 		if err := images.Push(ctx, d, strings.NewReader(string(src.docs[d.Digest]))); err != nil {
 			return err
 		}
 	}
-	if err := images.Tag(ctx, src.root, src.name); err != nil {
-		return err
+	return images.Tag(ctx, src.root, src.name)
+}
+
+// layers stores those layers of m that are not there.
+func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, open func(context.Context, ocispec.Descriptor) (io.ReadCloser, error)) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(pulls)
+	for n, l := range m.Layers {
+		g.Go(func() error {
+			if ok, err := images.Exists(gctx, l); err != nil || ok {
+				return err
+			}
+			if l.Size > maxLayer || l.Size < 0 {
+				return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Digest, l.Size, int64(maxLayer), kiterr.ErrRefused)
+			}
+			f.say("pulling %s layer %d of %d (%.1f MB)", ref, n+1, len(m.Layers), float64(l.Size)/1e6)
+			rc, err := open(gctx, l)
+			if err != nil {
+				return err
+			}
+			defer rc.Close()
+			return images.Push(gctx, l, rc)
+		})
 	}
-	kit.missing = nil
-	return nil
+	return g.Wait()
 }
 
 // repository prepares access to r with the logins that docker has, if any.
@@ -169,7 +219,7 @@ func repository(r registry.Reference) (*remote.Repository, error) {
 	repo := &remote.Repository{Reference: r, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.ResponseHeaderTimeout = 60 * time.Second
-	client := &auth.Client{Client: &http.Client{Transport: retry.NewTransport(transport)}, Cache: auth.NewCache()}
+	client := &auth.Client{Client: &http.Client{Transport: retry.NewTransport(idleTransport{transport, idle})}, Cache: auth.NewCache()}
 	client.SetUserAgent("kitbox")
 	if store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{}); err == nil {
 		client.Credential = credentials.Credential(store)

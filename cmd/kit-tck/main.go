@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/kitbox-dev/kitbox/tck/artifact"
 	"github.com/kitbox-dev/kitbox/tck/vectors"
 )
 
@@ -20,6 +21,8 @@ type command struct {
 
 // commands is written out in the order help shows them.
 var commands = []command{
+	{"validate", "REF", "judge a published Kit; --help lists the flags", artifact.Validate},
+	{"inspect", "REF", "show what a published Kit says of itself", artifact.Inspect},
 	{"vectors", "[--json] FILE…", "run vector files through the libraries", vectors.Main},
 }
 

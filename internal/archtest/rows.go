@@ -61,6 +61,9 @@ var Rows = []Row{
 
 	// The judges. They must not link what they judge.
 	{Pkg: "tck", Why: "verdicts and statements stand on nothing", Only: []string{}},
+	{Pkg: "tck/artifact/tree", Why: "the judge has its own notion of how layers stack", Only: []string{}},
+	{Pkg: "tck/artifact", Why: "the judge links the pure libraries and neither builder nor runtime nor store",
+		Only: []string{"capability", "capability/*", "spec", "spec/*", "resolve", "resolve/packages", "assemble/passwd", "tck", "tck/artifact/tree"}},
 	{Pkg: "tck/vectors", Why: "the judge links the pure libraries only"},
 
 	// The builder.
@@ -113,7 +116,7 @@ var Rows = []Row{
 var HeavyModules = []Heavy{
 	{Module: "github.com/moby/buildkit", Only: []string{"internal/frontend", "internal/builder", "internal/builder/*"}, Why: "the command must stay lean: BuildKit lives in kit-builder"},
 	{Module: "github.com/containerd/containerd", Only: []string{"internal/builder", "internal/builder/*", "internal/frontend", "internal/guest/seccomp/pin"}, Why: "the command must stay lean"},
-	{Module: "oras.land/oras-go", Only: []string{"fetch", "internal/store/*", "internal/builder"}, Why: "registries are spoken to in one place"},
+	{Module: "oras.land/oras-go", Only: []string{"fetch", "internal/store/*", "internal/builder", "tck/artifact"}, Why: "registries are spoken to in one place, and by the judge on its own"},
 	{Module: "github.com/vishvananda/netlink", Only: []string{"internal/boundary/control", "internal/builder"}, Why: "interfaces are made by the boundary, and by the builder for the loopback of a step"},
 	{Module: "github.com/google/nftables", Only: []string{"internal/boundary/control"}, Why: "filter rules are made in one place"},
 	{Module: "github.com/spf13/cobra", Only: []string{"internal/cli", "internal/cli/*"}, Why: "the command line is a thin skin"},

@@ -33,6 +33,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/tck/artifact"
 )
 
 // TestMain lets the test binary be kit-builder: a builder is started by running
@@ -417,6 +418,37 @@ capabilities:
 	}
 }
 
+// TestWhatIsBuiltPassesTheArtifactSuite lets the judge, which shares no code with
+// the builder, look at what the builder makes.
+func TestWhatIsBuiltPassesTheArtifactSuite(t *testing.T) {
+	b := newBench(t)
+	for tag, files := range map[string]map[string]string{
+		"kitbox.local/w:1": {"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"},
+		"kitbox.local/m:1": {
+			"hello.yaml":       "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-context@1\n    config: {contentFile: use.md}\n",
+			"hello.dockerfile": "FROM kitbox.local/base:1 AS make\nUSER root\nRUN mkdir -p /out/home/agent && chown 1000:1000 /out/home/agent && echo x >/out/home/agent/.x\nFROM scratch\nCOPY --from=make /out/ /\n",
+			"use.md":           "use it\n",
+		},
+		"kitbox.local/d:1": {"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n"},
+	} {
+		b.mustBuild(builder.Request{Context: b.kit(files), Tag: tag})
+		var out bytes.Buffer
+		if code := artifact.Validate(t.Context(), []string{tag, "--layout", b.images().Dir()}, &out, &out); code != 0 || !strings.Contains(out.String(), " 0 failed, 0 warnings") {
+			t.Errorf("%s: %d\n%s", tag, code, &out)
+		}
+	}
+}
+
+func TestMixinsWithLinksToNowhereAreWarnedAbout(t *testing.T) {
+	b := newBench(t)
+	dir := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n",
+		"hello.dockerfile": "FROM kitbox.local/base:1 AS make\nUSER root\nRUN mkdir -p /out/opt && touch /out/opt/there && cd /out/opt && /bin/busybox ln -s gone bad && /bin/busybox ln -s there good && /bin/busybox ln -s /bin/sh base\nFROM scratch\nCOPY --from=make /out/ /\n"})
+	told := fmt.Sprint(b.mustBuild(builder.Request{Context: dir}).Warnings)
+	if !strings.Contains(told, `/opt/bad to "gone"`) || strings.Contains(told, "/opt/good") || strings.Contains(told, "/opt/base") {
+		t.Errorf("told: %s", told)
+	}
+}
+
 func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 	b := newBench(t)
 	for name, c := range map[string]struct {
@@ -483,6 +515,18 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		"a content file that is not there": {
 			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-context@1\n    config: {contentFile: ./nope.md}\n"},
 			file:  "hello.yaml", has: []string{"nope.md"}, err: kiterr.ErrRefused,
+		},
+		"a content file of a reserved name": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-context@1\n    config: {contentFile: ./doc/kit.yaml}\n", "doc/kit.yaml": "x"},
+			file:  "hello.yaml", line: 4, has: []string{"capabilities[0].config.contentFile", "kit.yaml"}, err: kiterr.ErrRefused,
+		},
+		"a mixin that takes the agent's home": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n", "hello.dockerfile": "FROM scratch\nCOPY x /home/agent/x\n", "x": ""},
+			file:  "hello.yaml", line: 2, has: []string{"/home/agent", "user 0", "overlay-home-ownership"}, err: kiterr.ErrRefused,
+		},
+		"a mixin that takes all homes": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n", "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN chown 1000 /home\n"},
+			file:  "hello.yaml", line: 2, has: []string{"/home belong to user 1000"}, err: kiterr.ErrRefused,
 		},
 		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
 	} {

@@ -6,24 +6,20 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/moby/buildkit/frontend/dockerui"
 	"github.com/moby/buildkit/frontend/gateway/client"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/agentcontext"
 	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/spec/expand"
 )
-
-// typeAgentContext is the one capability type whose config names a file of the
-// build context.
-const typeAgentContext = capability.Namespace + "/agent-context@1"
 
 // readKit decodes and validates the descriptor in src and reads the files that
 // belong to it: the recipe, in whichever form it is authored, and content files.
@@ -64,7 +60,13 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		named = authoring.Companion(src.Filename)
 	}
 
-	want := k.contentFiles()
+	if err := k.findContent(); err != nil {
+		return nil, err
+	}
+	var want []string
+	for _, f := range k.staged {
+		want = append(want, k.beside(f.From))
+	}
 	if named != "" {
 		want = append(want, named)
 	}
@@ -108,62 +110,35 @@ func (k *kit) lineOfKey(key string) int {
 	return n.Line + k.firstLine - 1
 }
 
-// contentFiles lists the files that the descriptor's configs name, relative to
-// the root that the descriptor's own name is relative to.
-func (k *kit) contentFiles() []string {
-	var names []string
+// findContent lists the files that the descriptor's configs name, to be staged
+// in the image.
+func (k *kit) findContent() error {
 	for _, r := range k.doc.Requests() {
-		if f := contentFile(r); f != "" && !slices.Contains(names, k.beside(f)) {
-			names = append(names, k.beside(f))
+		if c, ok := agentcontext.Peek(r); ok && r.Type == agentcontext.Type && capability.HasReference(c.ContentFile) {
+			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name of a file to stage cannot hold an argument", c.ContentFile), "", "")
 		}
 	}
-	return names
+	var err error
+	if _, k.staged, err = content.Stage(k.doc.Descriptor, k.stem); err != nil {
+		return k.fault("capabilities", oneLine(err), "", "")
+	}
+	return nil
 }
 
 // beside resolves a name that the author wrote relative to the descriptor.
 func (k *kit) beside(name string) string { return path.Join(path.Dir(k.source.Filename), name) }
 
-// contentFile returns the authored content file of r, or "".
-func contentFile(r capability.Request) string {
-	if r.Type != typeAgentContext {
-		return ""
-	}
-	var c struct {
-		ContentFile string `json:"contentFile"`
-	}
-	// The config has been validated; other members do not matter here.
-	if json.Unmarshal(r.Config, &c) != nil || path.IsAbs(c.ContentFile) {
-		return ""
-	}
-	return c.ContentFile
-}
-
-// takeContent keeps the content files for staging, under their base names.
+// takeContent keeps the content files, under the names they get in the image.
 func (k *kit) takeContent(files map[string][]byte) error {
-	from := map[string]string{} // by base name
-	for _, r := range k.doc.Requests() {
-		name := contentFile(r)
-		if name == "" {
-			continue
-		}
-		base := path.Base(name)
-		data, ok := files[k.beside(name)]
-		switch other, taken := from[base]; {
-		case capability.HasReference(name):
-			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name of a file to stage cannot hold an argument", name), "", "")
-		case !filepath.IsLocal(k.beside(name)):
-			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the file is not inside the build context", name), "", "")
-		case !ok:
-			return k.fault("capabilities", fmt.Sprintf("contentFile %s: there is no such file beside the descriptor", name), "", "")
-		case base == StagedDescriptor || base == StagedRecipe:
-			return k.fault("capabilities", fmt.Sprintf("contentFile %s: the name %s is reserved for the Kit's own sources", name, base), "rename the file", "")
-		case taken && other != k.beside(name):
-			return k.fault("capabilities", fmt.Sprintf("contentFile %s: %s would be staged under the same name", name, other), "rename one of them", "")
+	for _, f := range k.staged {
+		data, ok := files[k.beside(f.From)]
+		if !ok {
+			return k.fault("capabilities", fmt.Sprintf("%s: there is no file %s beside the descriptor", f.At, f.From), "", "")
 		}
 		if k.content == nil {
 			k.content = map[string][]byte{}
 		}
-		from[base], k.content[base] = k.beside(name), data
+		k.content[path.Base(f.To)] = data
 	}
 	return nil
 }
@@ -202,42 +177,10 @@ func (k *kit) resolve(opts map[string]string) error {
 			k.buildArgs[a.BuildArg] = v
 		}
 	}
-	k.published = k.rewriteContent(d)
+	if k.published, _, err = content.Stage(d, k.stem); err != nil {
+		return k.fault("capabilities", oneLine(err), "", "")
+	}
 	return nil
-}
-
-// rewriteContent points content files at where they are staged.
-func (k *kit) rewriteContent(d spec.Descriptor) spec.Descriptor {
-	rewrite := func(r capability.Request) capability.Request {
-		name := contentFile(r)
-		if name == "" {
-			return r
-		}
-		var config map[string]jsontext.Value
-		if json.Unmarshal(r.Config, &config) != nil {
-			return r
-		}
-		staged, _ := json.Marshal(path.Join(k.stagedDir(), path.Base(name)))
-		config["contentFile"] = staged
-		if b, err := json.Marshal(config, json.Deterministic(true)); err == nil {
-			r.Config = b
-		}
-		return r
-	}
-	d.Capabilities = slices.Clone(d.Capabilities)
-	for i, it := range d.Capabilities {
-		if it.Group == nil {
-			d.Capabilities[i].Request = rewrite(it.Request)
-			continue
-		}
-		g := *it.Group
-		g.Capabilities = slices.Clone(g.Capabilities)
-		for j, r := range g.Capabilities {
-			g.Capabilities[j] = rewrite(r)
-		}
-		d.Capabilities[i].Group = &g
-	}
-	return d
 }
 
 // finish validates the published descriptor and returns its annotation.

@@ -25,6 +25,7 @@ import (
 	"github.com/moby/buildkit/frontend/gateway/client"
 
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
 // BuiltinSource is the name of this frontend where a BuildKit links it.
@@ -60,7 +61,7 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 	if err := k.resolve(c.BuildOpts().Opts); err != nil {
 		return nil, err
 	}
-	k.warn(ctx, k.findings)
+	k.warn(ctx, append(k.findings, k.floor()...))
 	res, err := k.buildRecipe(ctx, c)
 	if err != nil {
 		return nil, err
@@ -106,7 +107,8 @@ type kit struct {
 	findings  spec.Diagnostics // none is an error
 
 	recipe  *recipe           // nil: declaration only
-	content map[string][]byte // staged content files, by base name
+	staged  []content.Staged  // content files
+	content map[string][]byte // what is in them, by base name
 
 	published spec.Descriptor   // after build-phase expansion
 	buildArgs map[string]string // for the recipe, by its own names
@@ -201,6 +203,10 @@ func (k *kit) finishPlatform(ctx context.Context, c client.Client, res *client.R
 			}
 		}
 		config = config.delta(base)
+		_, based := res.Metadata[exptypes.ExporterImageBaseConfigKey+p.suffix()]
+		if err := k.overlay(ctx, p.ref, based); err != nil {
+			return err
+		}
 	}
 	config.note("kit: stage descriptor and recipe")
 	if res.Metadata[key], err = config.encode(); err != nil {
@@ -209,13 +215,13 @@ func (k *kit) finishPlatform(ctx context.Context, c client.Client, res *client.R
 
 	st := staged
 	if p.ref != nil { // nil: a recipe that ends with an empty file system
-		content, err := p.ref.ToState()
+		own, err := p.ref.ToState()
 		if err != nil {
 			return err
 		}
 		// Merging leaves every layer of the recipe as it is, and the staged
 		// layer's digest does not depend on them.
-		st = llb.Merge([]llb.State{content, staged}, llb.WithCustomName("[kit] stage descriptor and recipe"))
+		st = llb.Merge([]llb.State{own, staged}, llb.WithCustomName("[kit] stage descriptor and recipe"))
 	}
 	def, err := st.Marshal(ctx)
 	if err != nil {

@@ -7,19 +7,12 @@ import (
 	"time"
 
 	"github.com/moby/buildkit/client/llb"
-)
 
-// StagedRoot holds one directory per Kit in an image (§10).
-const StagedRoot = "/usr/share/sandbox/kit"
-
-// The names of a Kit's staged files. A content file cannot have them.
-const (
-	StagedDescriptor = "kit.yaml"
-	StagedRecipe     = "kit.dockerfile"
+	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
 // stagedDir is where the Kit's own files are in its image.
-func (k *kit) stagedDir() string { return path.Join(StagedRoot, k.stem) }
+func (k *kit) stagedDir() string { return path.Join(content.StageRoot, k.stem) }
 
 // stage returns a file system of the Kit's staged sources. Its layer depends on
 // nothing else, the clock included.
@@ -32,9 +25,9 @@ func (k *kit) stage(descriptor []byte) (llb.State, error) {
 	if files == nil {
 		files = map[string][]byte{}
 	}
-	files[StagedDescriptor] = yaml
+	files[content.StagedDescriptor] = yaml
 	if k.recipe != nil {
-		files[StagedRecipe] = k.recipe.data
+		files[content.StagedRecipe] = k.recipe.data
 	}
 	epoch := time.Unix(0, 0).UTC()
 	name := llb.WithCustomName("[kit] write " + k.stagedDir())

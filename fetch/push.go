@@ -1,0 +1,232 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Lookup finds the image of the local store that ref names: a tag, with
+// ":latest" if it states none, or a digest. It asks no registry.
+func (f *Fetcher) Lookup(ctx context.Context, ref string) (ocispec.Descriptor, error) {
+	images, err := f.images()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc, err := named(ctx, images, ref)
+	if err != nil {
+		return desc, fmt.Errorf("image %s: %w in the local store: 'kitbox images' lists what is there", ref, err)
+	}
+	return desc, nil
+}
+
+// Push sends the image that ref names in the local store to the registry of
+// target, with all its platforms, and names it there. Blobs that the registry
+// has are not sent; those that another repository of the same registry has,
+// among the Kits that a set lists, are mounted from there. The name comes last,
+// so that a push that breaks off leaves what it stood for. It returns the digest
+// of the root.
+//
+// The store has to have all documents of the image. A layer it lacks, as that of
+// a set whose Kits were never pulled, comes from a Kit the set lists.
+func (f *Fetcher) Push(ctx context.Context, ref, target string) (digest.Digest, error) {
+	root, err := f.Lookup(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	images, err := f.images()
+	if err != nil {
+		return "", err
+	}
+	host, ok := registryHost(target)
+	r, perr := registry.ParseReference(target)
+	switch {
+	case !ok || host == LocalDomain:
+		return "", fmt.Errorf("%s names no registry to push to: write 'kitbox push %s as HOST/NAME:TAG': %w", target, ref, kiterr.ErrRefused)
+	case perr != nil:
+		return "", fmt.Errorf("%s is not a valid reference: %w: %w", target, perr, kiterr.ErrRefused)
+	}
+	if r.Reference == "" {
+		r.Reference = "latest"
+	}
+	if r.ValidateReferenceAsDigest() == nil && r.Reference != root.Digest.String() {
+		return "", fmt.Errorf("%s names another digest than that of %s, %s: push to a tag: %w", target, ref, root.Digest, kiterr.ErrRefused)
+	}
+	repo, err := repository(r)
+	if err != nil {
+		return "", err
+	}
+	p := &pusher{f: f, images: images, repo: repo, name: target, sent: map[digest.Digest]bool{}}
+	if err := p.image(ctx, root, true); err != nil {
+		return "", p.explain(err)
+	}
+	return root.Digest, nil
+}
+
+// A pusher is one push.
+type pusher struct {
+	f      *Fetcher
+	images *layout.Store
+	repo   *remote.Repository
+	name   string
+	sent   map[digest.Digest]bool // manifests of this push
+}
+
+// image pushes what d leads to, children first, and d under the name if it is
+// the root.
+func (p *pusher) image(ctx context.Context, d ocispec.Descriptor, root bool) error {
+	if p.sent[d.Digest] {
+		return nil
+	}
+	p.sent[d.Digest] = true
+	doc, err := p.images.Document(ctx, d)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return fmt.Errorf("the local store lacks %s of %s: it was pulled for one platform only: push from where all of it is: %w", d.Digest, p.name, kiterr.ErrRefused)
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case layout.IsIndex(d.MediaType):
+		var idx ocispec.Index
+		if err := json.Unmarshal(doc, &idx); err != nil {
+			return fmt.Errorf("index %s: %w", d.Digest, err)
+		}
+		for _, m := range idx.Manifests {
+			if err := p.image(ctx, m, false); err != nil {
+				return err
+			}
+		}
+	case layout.IsManifest(d.MediaType):
+		var m ocispec.Manifest
+		if err := json.Unmarshal(doc, &m); err != nil {
+			return fmt.Errorf("manifest %s: %w", d.Digest, err)
+		}
+		from := origins(m.Annotations[Annotation])
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(pulls)
+		for _, b := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+			g.Go(func() error { return p.blob(gctx, b, from) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%s has media type %q, which is not an image: %w", d.Digest, d.MediaType, kiterr.ErrRefused)
+	}
+	if root {
+		return p.repo.PushReference(ctx, d, bytes.NewReader(doc), p.repo.Reference.Reference)
+	}
+	if ok, err := p.repo.Exists(ctx, d); err != nil || ok {
+		return err
+	}
+	return p.repo.Push(ctx, d, bytes.NewReader(doc))
+}
+
+// blob makes the registry have a blob, by the cheapest way there is.
+func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) error {
+	if ok, err := p.repo.Blobs().Exists(ctx, d); err != nil || ok {
+		return err
+	}
+	for _, o := range from {
+		if o.Registry != p.repo.Reference.Registry || o.Repository == p.repo.Reference.Repository {
+			continue
+		}
+		there, err := repository(o)
+		if err != nil {
+			return err
+		}
+		if ok, err := there.Blobs().Exists(ctx, d); err != nil || !ok {
+			continue // no right to look is no reason to give up
+		}
+		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, from) })
+	}
+	p.f.say("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
+	rc, err := p.content(ctx, d, from)
+	if err != nil {
+		return err
+	}
+	defer rc.Close()
+	return p.repo.Blobs().Push(ctx, d, rc)
+}
+
+// content opens a blob in the store, else where a Kit of the set comes from.
+func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+	rc, err := p.images.Fetch(ctx, d)
+	if !errors.Is(err, kiterr.ErrNotFound) {
+		return rc, err
+	}
+	return fromOrigins(ctx, d, from)
+}
+
+// fromOrigins opens a blob that the store lacks at the first of the repositories
+// that has it.
+func fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+	err := fmt.Errorf("blob %s: %w in the local store", d.Digest, kiterr.ErrNotFound)
+	for _, o := range from {
+		repo, rerr := repository(o)
+		if rerr != nil {
+			return nil, rerr
+		}
+		rc, ferr := openBlob(ctx, repo, d)
+		if ferr == nil {
+			return rc, nil
+		}
+		err = explainRemote(o.String(), o, ferr)
+	}
+	return nil, err
+}
+
+// origins returns where the Kits come from that a set's descriptor lists. Other
+// descriptors have none.
+func origins(descriptor string) []registry.Reference {
+	var d struct {
+		Kits []struct {
+			Ref string `json:"ref"`
+		} `json:"kits"`
+	}
+	if json.Unmarshal([]byte(descriptor), &d) != nil {
+		return nil
+	}
+	var out []registry.Reference
+	for _, k := range d.Kits {
+		host, ok := registryHost(k.Ref)
+		if r, err := registry.ParseReference(k.Ref); err == nil && ok && host != LocalDomain {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// explain puts an error of a push into one line that says what to do.
+func (p *pusher) explain(err error) error {
+	host := p.repo.Reference.Registry
+	var resp *errcode.ErrorResponse
+	var op *net.OpError
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
+		return err
+	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
+		return fmt.Errorf("pushing %s: registry %s denies it: log in with 'docker login %s' as somebody who may write there", p.name, host, host)
+	case errors.As(err, &op):
+		return fmt.Errorf("pushing %s: registry %s cannot be reached: %v", p.name, host, op)
+	}
+	return fmt.Errorf("pushing %s: %s", p.name, strings.ReplaceAll(err.Error(), "\n", "; "))
+}

@@ -1,0 +1,299 @@
+package fetch_test
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// strict is a registry that validates what it is sent.
+func strict(t *testing.T, wrap func(http.Handler) http.Handler) string {
+	t.Helper()
+	logrus.SetOutput(io.Discard)
+	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
+	c.HTTP.Secret = "of the test"
+	c.Catalog.MaxEntries = 10
+	var h http.Handler = handlers.NewApp(t.Context(), c)
+	if wrap != nil {
+		h = wrap(h)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+func login(t *testing.T, host, user, password string) {
+	t.Helper()
+	b, err := json.Marshal(map[string]any{"auths": map[string]any{host: map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// basic lets only me:secret through.
+func basic(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, ok := r.BasicAuth(); !ok || u != "me" || p != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// bearer lets only tokens through that it gave me:secret for the repository and
+// the action.
+func bearer(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	scopes := map[string][]string{}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.URL.Path == "/token" {
+			if u, p, ok := r.BasicAuth(); !ok || u != "me" || p != "secret" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			token := rand.Text()
+			scopes[token] = r.URL.Query()["scope"]
+			json.NewEncoder(w).Encode(map[string]string{"token": token})
+			return
+		}
+		repo := ""
+		for _, sep := range []string{"/manifests/", "/blobs/"} {
+			if before, _, ok := strings.Cut(r.URL.Path, sep); ok {
+				repo = strings.TrimPrefix(before, "/v2/")
+			}
+		}
+		action := "pull"
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			action = "push"
+		}
+		allowed := false
+		for _, s := range scopes[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] {
+			for one := range strings.SplitSeq(s, " ") {
+				if rest, ok := strings.CutPrefix(one, "repository:"+repo+":"); ok && strings.Contains(rest, action) {
+					allowed = true
+				}
+			}
+		}
+		if !allowed {
+			scope := "repository:" + repo + ":pull"
+			if action == "push" {
+				scope += ",push"
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+r.Host+`/token",service="test",scope="`+scope+`"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		r.Header.Del("Authorization")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// twoPlatforms stores an index of two images under tag.
+func twoPlatforms(t *testing.T, s *layout.Store, tag string) ocispec.Descriptor {
+	t.Helper()
+	var idx ocispec.Index
+	idx.Versioned, idx.MediaType = specs.Versioned{SchemaVersion: 2}, ocispec.MediaTypeImageIndex
+	host := layout.HostPlatform()
+	for _, p := range []ocispec.Platform{host, {OS: "linux", Architecture: "other"}} {
+		d, err := image(s, tag+p.Architecture, asKit, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Platform = &p
+		idx.Manifests = append(idx.Manifests, d)
+	}
+	root, err := s.PushJSON(t.Context(), ocispec.MediaTypeImageIndex, idx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tag(t.Context(), root, tag); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+func TestPushAndPull(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve func(*testing.T, func(http.Handler) http.Handler) string
+		guard func(http.Handler) http.Handler
+	}{
+		"lenient": {serve, nil}, "lenient, basic": {serve, basic}, "lenient, bearer": {serve, bearer},
+		"strict": {strict, nil}, "strict, basic": {strict, basic}, "strict, bearer": {strict, bearer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var uploads atomic.Int32
+			host := c.serve(t, func(h http.Handler) http.Handler {
+				if c.guard != nil {
+					h = c.guard(h)
+				}
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/uploads/") {
+						uploads.Add(1)
+					}
+					h.ServeHTTP(w, r)
+				})
+			})
+			f := setup(t)
+			root := twoPlatforms(t, f.images, "kitbox.local/two:1")
+			if c.guard != nil {
+				_, err := f.Push(t.Context(), "kitbox.local/two:1", host+"/kits/two:1")
+				if err == nil || !strings.Contains(err.Error(), "docker login "+host) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("without a login: %v", err)
+				}
+				login(t, host, "me", "secret")
+			}
+			if d, err := f.Push(t.Context(), "kitbox.local/two:1", host+"/kits/two:1"); err != nil || d != root.Digest {
+				t.Fatalf("Push = %s, %v", d, err)
+			}
+			if n := uploads.Load(); n < 4 {
+				t.Errorf("%d uploads", n)
+			}
+			uploads.Store(0)
+			if _, err := f.Push(t.Context(), root.Digest.String(), host+"/kits/two"); err != nil {
+				t.Fatal(err)
+			}
+			if n := uploads.Load(); n > 0 {
+				t.Errorf("%d uploads of what is there", n)
+			}
+
+			other := &fetch.Fetcher{Home: t.TempDir()}
+			for range 2 { // the second finds everything there
+				if d, err := other.PullImage(t.Context(), host+"/kits/two:1"); err != nil || d.Digest != root.Digest {
+					t.Fatalf("PullImage = %v, %v", d, err)
+				}
+			}
+			kit, err := other.Fetch(t.Context(), host+"/kits/two:1", nil)
+			if err != nil || kit.Source != fetch.Store {
+				t.Fatalf("%+v, %v", kit, err)
+			}
+			// It has one platform's and must not push half an index.
+			if _, err := other.Push(t.Context(), host+"/kits/two:1", host+"/kits/half:1"); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "one platform") {
+				t.Errorf("pushing half of it: %v", err)
+			}
+			if _, err := other.PullImage(t.Context(), host+"/kits/half:1"); !errors.Is(err, kiterr.ErrNotFound) {
+				t.Errorf("half an image has a name: %v", err)
+			}
+		})
+	}
+}
+
+// TestASetsLayersAreMounted pushes a set of whose layers the store has none.
+func TestASetsLayersAreMounted(t *testing.T) {
+	for name, serve := range map[string]func(*testing.T, func(http.Handler) http.Handler) string{"lenient": serve, "strict": strict} {
+		t.Run(name, func(t *testing.T) {
+			var sent, read atomic.Int64
+			var watched atomic.Value // the layer, once it is known
+			watched.Store("none")
+			host := serve(t, func(h http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, watched.Load().(string)) {
+						read.Add(1)
+					}
+					if r.Method == http.MethodPut && strings.Contains(r.URL.RawQuery, watched.Load().(string)) {
+						sent.Add(1)
+					}
+					h.ServeHTTP(w, r)
+				})
+			})
+			f := setup(t)
+			member := kitImage(t, f.images, "member")
+			if _, err := f.Push(t.Context(), member.Digest.String(), host+"/kits/member:1"); err != nil {
+				t.Fatal(err)
+			}
+			img, err := f.images.Image(t.Context(), member, layout.HostPlatform())
+			if err != nil {
+				t.Fatal(err)
+			}
+			layer := img.Manifest.Layers[0].Digest
+			watched.Store(layer.Encoded())
+			img.Manifest.Annotations = map[string]string{fetch.Annotation: `{"kits":[{"ref":"` + host + `/kits/member:1"}]}`}
+			set, err := f.images.PushJSON(t.Context(), ocispec.MediaTypeImageManifest, img.Manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.images.Tag(t.Context(), set, "kitbox.local/set:1"); err != nil {
+				t.Fatal(err)
+			}
+			p, err := f.images.BlobPath(layer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(p); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Push(t.Context(), "kitbox.local/set:1", host+"/kits/set:1"); err != nil {
+				t.Fatal(err)
+			}
+			if read.Load()+sent.Load() > 0 {
+				t.Errorf("the layer was read %d times and sent %d times", read.Load(), sent.Load())
+			}
+			// What runs it gets the layer from its Kit.
+			kit, err := f.Fetch(t.Context(), "kitbox.local/set:1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Pull(t.Context(), kit); err != nil || read.Load() != 1 {
+				t.Errorf("%v, read %d times", err, read.Load())
+			}
+			if _, err := os.Stat(p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPushesThatCannotBe(t *testing.T) {
+	host := serve(t, nil)
+	f := setup(t)
+	d := kitImage(t, f.images, "x")
+	if err := f.images.Tag(t.Context(), d, "kitbox.local/x:1"); err != nil {
+		t.Fatal(err)
+	}
+	other := digest.FromString("other").String()
+	for _, c := range []struct {
+		ref, target, want string
+		family            error
+	}{
+		{"kitbox.local/none:1", host + "/a:1", "'kitbox images' lists", kiterr.ErrNotFound},
+		{"kitbox.local/x:1", "kitbox.local/x:1", "names no registry", kiterr.ErrRefused},
+		{"kitbox.local/x:1", "x:1", "names no registry", kiterr.ErrRefused},
+		{"kitbox.local/x:1", host + "/A:1", "not a valid reference", kiterr.ErrRefused},
+		{"kitbox.local/x:1", host + "/a@" + other, "another digest", kiterr.ErrRefused},
+		{"kitbox.local/x:1", "127.0.0.1:1/a:1", "cannot be reached", nil},
+	} {
+		_, err := f.Push(t.Context(), c.ref, c.target)
+		if err == nil || !strings.Contains(err.Error(), c.want) || c.family != nil && !errors.Is(err, c.family) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s as %s: %v", c.ref, c.target, err)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+var _ sandbox.ImageManager = (*Engine)(nil)
+
+// storeFor opens the image store and a fetcher for it.
+func (e *Engine) storeFor(progress func(sandbox.Event)) (*layout.Store, *fetch.Fetcher, error) {
+	if err := e.privilege(); err != nil {
+		return nil, nil, err
+	}
+	if err := e.ready(); err != nil {
+		return nil, nil, err
+	}
+	images, err := e.home.Images()
+	return images, e.fetcher(sandbox.CreateOptions{Progress: progress}), err
+}
+
+// Push implements [sandbox.ImageManager].
+func (e *Engine) Push(ctx context.Context, ref, target string, progress func(sandbox.Event)) (string, error) {
+	_, f, err := e.storeFor(progress)
+	if err != nil {
+		return "", err
+	}
+	d, err := f.Push(ctx, ref, target)
+	return d.String(), err
+}
+
+// Pull implements [sandbox.ImageManager].
+func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Event)) (sandbox.Image, error) {
+	images, f, err := e.storeFor(progress)
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	d, err := f.PullImage(ctx, ref)
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	im, err := images.Image(ctx, d, layout.HostPlatform())
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	return describe(ref, im), nil
+}
+
+// TagImage implements [sandbox.ImageManager].
+func (e *Engine) TagImage(ctx context.Context, ref, name string) error {
+	images, f, err := e.storeFor(nil)
+	if err != nil {
+		return err
+	}
+	d, err := f.Lookup(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return images.Tag(ctx, d, name)
+}
+
+// InspectImage implements [sandbox.ImageManager].
+func (e *Engine) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDetails, error) {
+	images, f, err := e.storeFor(nil)
+	if err != nil {
+		return nil, err
+	}
+	root, err := f.Lookup(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	im, err := images.Image(ctx, root, layout.HostPlatform())
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", ref, err)
+	}
+	d := &sandbox.ImageDetails{Image: describe(ref, im), Root: root.Digest.String(), Annotations: maps.Clone(im.Annotations)}
+	d.Platform = im.Config.OS + "/" + im.Config.Architecture
+	if text := im.Annotations[fetch.Annotation]; json.Valid([]byte(text)) {
+		d.Descriptor = json.RawMessage(text)
+		delete(d.Annotations, fetch.Annotation)
+	}
+	if d.Config, err = json.Marshal(im.Config.Config); err != nil {
+		return nil, err
+	}
+	for _, l := range im.Layers() {
+		stored, err := images.Exists(ctx, l.Blob)
+		if err != nil {
+			return nil, err
+		}
+		d.Layers = append(d.Layers, sandbox.ImageLayer{Digest: l.Blob.Digest.String(), DiffID: l.DiffID.String(), SizeBytes: l.Blob.Size, Stored: stored})
+	}
+	return d, nil
+}
+
+// RemoveImage implements [sandbox.ImageManager].
+func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
+	images, _, err := e.storeFor(nil)
+	if err != nil {
+		return err
+	}
+	err = images.Untag(ctx, ref)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return fmt.Errorf("image %s: %w: 'kitbox images' lists the names there are", ref, kiterr.ErrNotFound)
+	}
+	return err
+}
+
+// PruneImages implements [sandbox.ImageManager].
+func (e *Engine) PruneImages(ctx context.Context, grace time.Duration) (sandbox.Pruned, error) {
+	if _, _, err := e.storeFor(nil); err != nil {
+		return sandbox.Pruned{}, err
+	}
+	s, err := e.home.Sweep(ctx, grace)
+	return sandbox.Pruned{Blobs: s.Blobs, Layers: s.Layers, Bytes: s.Bytes}, err
+}
+
+// SaveImages implements [sandbox.ImageManager].
+func (e *Engine) SaveImages(ctx context.Context, refs []string, w io.Writer) error {
+	images, f, err := e.storeFor(nil)
+	if err != nil {
+		return err
+	}
+	var tags []layout.Tag
+	for _, ref := range refs {
+		d, err := f.Lookup(ctx, ref)
+		if err != nil {
+			return err
+		}
+		tags = append(tags, layout.Tag{Name: ref, Descriptor: d})
+	}
+	return images.Save(ctx, tags, w)
+}
+
+// LoadImages implements [sandbox.ImageManager].
+func (e *Engine) LoadImages(ctx context.Context, r io.Reader) ([]string, error) {
+	images, _, err := e.storeFor(nil)
+	if err != nil {
+		return nil, err
+	}
+	return images.Load(ctx, r)
+}

@@ -1,0 +1,77 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// An ImageManager moves images between its store, registries and files. Get one
+// with [ManageImages].
+type ImageManager interface {
+	// Push sends the image ref of the store to the registry of target and
+	// names it there. It returns the digest of what the name stands for.
+	Push(ctx context.Context, ref, target string, progress func(Event)) (string, error)
+
+	// Pull gets ref from its registry into the store, always asking it.
+	Pull(ctx context.Context, ref string, progress func(Event)) (Image, error)
+
+	// TagImage gives what ref stands for another name in the store.
+	TagImage(ctx context.Context, ref, name string) error
+
+	// InspectImage returns all that the documents of an image say.
+	InspectImage(ctx context.Context, ref string) (*ImageDetails, error)
+
+	// RemoveImage takes a name out of the store. What it stood for stays
+	// until it is pruned.
+	RemoveImage(ctx context.Context, ref string) error
+
+	// PruneImages deletes what nothing leads to and nobody used within grace.
+	PruneImages(ctx context.Context, grace time.Duration) (Pruned, error)
+
+	// SaveImages writes images as the tar of an OCI image layout.
+	SaveImages(ctx context.Context, refs []string, w io.Writer) error
+
+	// LoadImages reads such a tar and returns the names it brought.
+	LoadImages(ctx context.Context, r io.Reader) ([]string, error)
+}
+
+// ManageImages returns what moves the images of s. A store that cannot answers
+// [kiterr.ErrUnsupported].
+func ManageImages(s ImageStore) (ImageManager, error) {
+	m, ok := s.(ImageManager)
+	if !ok {
+		return nil, fmt.Errorf("moving images with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return m, nil
+}
+
+// ImageDetails are what an image says of itself on this machine's platform.
+type ImageDetails struct {
+	Image
+	Root        string            `json:"root"` // digest of the index, or of the manifest itself
+	Platform    string            `json:"platform"`
+	Annotations map[string]string `json:"annotations"` // without the descriptor
+	Descriptor  json.RawMessage   `json:"descriptor,omitempty"`
+	Config      json.RawMessage   `json:"config"`
+	Layers      []ImageLayer      `json:"layers"` // lowest first
+}
+
+// An ImageLayer is one layer of an image.
+type ImageLayer struct {
+	Digest    string `json:"digest"`
+	DiffID    string `json:"diffId"`
+	SizeBytes int64  `json:"sizeBytes"`
+	Stored    bool   `json:"stored"` // false: fetched when it is needed
+}
+
+// Pruned says what pruning deleted.
+type Pruned struct {
+	Blobs  int   `json:"blobs"`
+	Layers int   `json:"layers"` // unpacked ones
+	Bytes  int64 `json:"bytes"`
+}

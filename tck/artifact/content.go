@@ -1,0 +1,288 @@
+package artifact
+
+import (
+	"bytes"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/assemble/passwd"
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/agentcontext"
+	"github.com/kitbox-dev/kitbox/capability/agentskill"
+	"github.com/kitbox-dev/kitbox/capability/sbx"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
+	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
+)
+
+// The account files.
+const (
+	passwdFile = "/etc/passwd"
+	groupFile  = "/etc/group"
+)
+
+func (j *judge) workloadContent() {
+	if j.doc.Kind != spec.KindWorkload {
+		j.skip("not a workload")
+		return
+	}
+	for _, im := range j.images {
+		if !slices.ContainsFunc(im.fs.Paths(tree.File), func(p string) bool { return !under(p, content.StageRoot) }) {
+			j.fail(im, "", "its layers hold no file but the staged sources")
+		}
+	}
+}
+
+// stems returns the names under which descriptors are staged, sorted.
+func (im *image) stems() []string {
+	var out []string
+	for _, p := range im.fs.Paths(tree.File) {
+		if dir, base := path.Split(p); base == content.StagedDescriptor && path.Dir(path.Clean(dir)) == content.StageRoot {
+			out = append(out, path.Base(path.Clean(dir)))
+		}
+	}
+	return out
+}
+
+// descriptor returns the staged descriptor of a stem as publishing encodes it,
+// and decoded. The document is nil if it cannot be read.
+func (im *image) descriptor(stem string) ([]byte, *spec.Document) {
+	e, _ := im.fs.At(path.Join(content.StageRoot, stem, content.StagedDescriptor))
+	doc, ds := spec.Decode(e.Data, spec.Options{Form: capability.Published})
+	if doc == nil || ds.HasErrors() {
+		return nil, nil
+	}
+	b, err := doc.Descriptor.AppendJSON(nil)
+	if err != nil {
+		return nil, nil
+	}
+	return b, doc
+}
+
+// own returns the stem under which the Kit itself is staged, or "".
+func (j *judge) own(im *image) string {
+	want, err := j.doc.Descriptor.AppendJSON(nil)
+	if err != nil {
+		return ""
+	}
+	for _, stem := range im.stems() {
+		if got, _ := im.descriptor(stem); bytes.Equal(got, want) {
+			return stem
+		}
+	}
+	return ""
+}
+
+func (j *judge) staged() {
+	for _, im := range j.images {
+		switch stems := im.stems(); {
+		case len(stems) == 0:
+			j.fail(im, content.StageRoot, "there is no %s below it", content.StagedDescriptor)
+		case j.own(im) == "":
+			j.fail(im, path.Join(content.StageRoot, strings.Join(stems, ","), content.StagedDescriptor), "does not say what the descriptor annotation says")
+		}
+	}
+}
+
+func (j *judge) recipe() {
+	switch d := j.doc; {
+	case len(d.Kits) > 0:
+		j.skip("a set has no recipe")
+		return
+	case d.Kind != spec.KindWorkload && d.Build == "" && d.Dockerfile == "":
+		j.skip("nothing says that the Kit has a recipe")
+		return
+	}
+	for _, im := range j.images {
+		stem := j.own(im)
+		if stem == "" {
+			j.skip("the descriptor is not staged")
+			continue
+		}
+		at := path.Join(content.StageRoot, stem, content.StagedRecipe)
+		if e, ok := im.fs.At(at); !ok || e.Kind != tree.File {
+			j.fail(im, at, "is missing")
+		}
+	}
+}
+
+// The owners that every base gives these directories.
+const (
+	homeDir  = "/home"
+	agentDir = "/home/agent"
+	agentUID = 1000
+)
+
+func (j *judge) home() {
+	if j.doc.Kind != spec.KindMixin {
+		j.skip("not a mixin")
+		return
+	}
+	for _, im := range j.images {
+		for _, want := range []struct {
+			dir string
+			uid int
+		}{{homeDir, 0}, {agentDir, agentUID}} {
+			if e, ok := im.fs.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
+				j.fail(im, want.dir, "belongs to user %d; on every base it would be taken from user %d", e.UID, want.uid)
+			}
+		}
+	}
+}
+
+// floor lists what every base has, so that a mixin's links into it resolve.
+var floor = []string{"/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/git", "/usr/bin/curl", "/dev", "/proc"}
+
+func (j *judge) links() {
+	if j.doc.Kind != spec.KindMixin {
+		j.skip("not a mixin")
+		return
+	}
+	for _, im := range j.images {
+		for _, p := range im.fs.Paths(tree.Symlink) {
+			e, _ := im.fs.At(p)
+			to := e.Link
+			if !path.IsAbs(to) {
+				to = path.Join(path.Dir(p), to)
+			}
+			if slices.ContainsFunc(floor, func(f string) bool { return under(path.Clean(to), f) }) {
+				continue
+			}
+			if _, _, ok := im.fs.Resolve(p); !ok {
+				j.fail(im, p, "leads to %q, which the mixin does not ship", e.Link)
+			}
+		}
+	}
+}
+
+// requests returns the entries of a type, members of groups included.
+func (j *judge) requests(typ string) []capability.Request {
+	return slices.DeleteFunc(j.doc.Requests(), func(r capability.Request) bool { return r.Type != typ })
+}
+
+func (j *judge) guidance() {
+	rs := j.requests(agentcontext.Type)
+	any := false
+	for _, r := range rs {
+		c, ok := agentcontext.Peek(r)
+		if !ok || c.ContentFile == "" || capability.HasReference(c.ContentFile) {
+			continue
+		}
+		any = true
+		for _, im := range j.images {
+			if _, e, ok := im.fs.Resolve(c.ContentFile); !path.IsAbs(c.ContentFile) || !ok || e.Kind != tree.File {
+				j.fail(im, c.ContentFile, "is not a file of the image")
+			}
+		}
+	}
+	if !any {
+		j.skip("no guidance is named as a file")
+	}
+}
+
+func (j *judge) skills() {
+	rs := j.requests(agentskill.Type)
+	if len(rs) == 0 {
+		j.skip("no " + agentskill.Type)
+	}
+	for _, r := range rs {
+		c, err := agentskill.Decode(r)
+		if err != nil {
+			continue // said where the descriptor is judged
+		}
+		at := path.Join(c.Path, "SKILL.md")
+		for _, im := range j.images {
+			dir, _, ok := im.fs.Resolve(c.Path)
+			e, there := im.fs.At(path.Join(dir, "SKILL.md"))
+			if !ok || !there || e.Kind != tree.File {
+				j.fail(im, at, "is not a regular file of the image")
+			}
+		}
+	}
+}
+
+// operated reports whether the Kit is a workload that declares sbx@1.
+func (j *judge) operated() bool {
+	if j.doc.Kind == spec.KindWorkload && len(j.requests(sbx.Type)) > 0 {
+		return true
+	}
+	j.skip("not a workload with " + sbx.Type)
+	return false
+}
+
+func (j *judge) declaresUser() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.images {
+		if im.Config.Config.User == "" {
+			j.fail(im, "config.User", "is empty")
+		}
+	}
+}
+
+// user resolves the user of an image in its own account files.
+func (im *image) user() (passwd.User, error) {
+	accounts, _ := im.fs.Text(passwdFile)
+	groups, _ := im.fs.Text(groupFile)
+	return passwd.Resolve(accounts, groups, im.Config.Config.User)
+}
+
+func (j *judge) userResolves() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.images {
+		if im.Config.Config.User == "" {
+			j.skip("the image declares no user")
+		} else if _, err := im.user(); err != nil {
+			j.fail(im, "config.User", "%v", err)
+		}
+	}
+}
+
+func (j *judge) shell(name string) {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.images {
+		real, e, ok := im.fs.Resolve(name)
+		u, err := im.user()
+		switch {
+		case !ok:
+			j.fail(im, name, "is not there, or leads nowhere")
+		case e.Kind != tree.File:
+			j.fail(im, name, "%s is not an ordinary file", real)
+		case err != nil:
+			if e.Mode&0o111 == 0 {
+				j.fail(im, name, "%s cannot be executed", real)
+			}
+		case !e.Executable(u.UID, u.GID):
+			j.fail(im, name, "%s (mode %#o, owner %d:%d) cannot be executed by user %d:%d", real, e.Mode, e.UID, e.GID, u.UID, u.GID)
+		}
+	}
+}
+
+func (j *judge) bashEnv() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.images {
+		value, stated := "", false
+		for _, kv := range im.Config.Config.Env {
+			if k, v, _ := strings.Cut(kv, "="); k == "BASH_ENV" {
+				value, stated = v, true
+			}
+		}
+		_, e, ok := im.fs.Resolve(value)
+		switch {
+		case !stated:
+			j.fail(im, "config.Env", "BASH_ENV is not set: what the sandbox adds to the environment later does not reach the agent")
+		case !path.IsAbs(value):
+			j.fail(im, "config.Env", "BASH_ENV is %q, which is not absolute", value)
+		case !ok || e.Kind != tree.File:
+			j.fail(im, value, "is what BASH_ENV names, and not a file of the image")
+		}
+	}
+}
