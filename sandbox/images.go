@@ -68,10 +68,3 @@ type ImageLayer struct {
 	SizeBytes int64  `json:"sizeBytes"`
 	Stored    bool   `json:"stored"` // false: fetched when it is needed
 }
-
-// Pruned says what pruning deleted.
-type Pruned struct {
-	Blobs  int   `json:"blobs"`
-	Layers int   `json:"layers"` // unpacked ones
-	Bytes  int64 `json:"bytes"`
-}
