@@ -53,7 +53,7 @@ type Fetcher struct {
 	Builder string
 
 	// BuildNetwork is what steps of a recipe can reach: "none", also when
-	// empty, or "host", which is the operator's consent.
+	// empty, "public", or "host", which is the operator's consent.
 	BuildNetwork string
 
 	// Progress gets lines for people about long work. Nil discards them. A

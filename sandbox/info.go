@@ -50,12 +50,17 @@ type Plan struct {
 	Routes    []Route        `json:"routes,omitempty"`
 	Storage   []Storage      `json:"storage"`
 	Workspace *Workspace     `json:"workspace,omitempty"`
-	Hooks     []Hook         `json:"hooks"`
-	Files     []string       `json:"files"` // paths written at every start
-	Launch    []string       `json:"launch"`
-	User      string         `json:"user"`
-	Dir       string         `json:"dir"`
-	Skipped   []Skipped      `json:"skipped"`
+
+	// BuildNetwork is what RUN steps could reach while the Kits were built;
+	// empty: nothing.
+	BuildNetwork string `json:"buildNetwork,omitzero"`
+
+	Hooks   []Hook    `json:"hooks"`
+	Files   []string  `json:"files"` // paths written at every start
+	Launch  []string  `json:"launch"`
+	User    string    `json:"user"`
+	Dir     string    `json:"dir"`
+	Skipped []Skipped `json:"skipped"`
 
 	// Detail is the engine's own plan, entire. Its form follows the
 	// version that it states.

@@ -98,6 +98,12 @@ type CreateOptions struct {
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string
 
+	// BuildNetwork is what RUN steps can reach while a Kit given as a
+	// directory is built: "none", also when empty; "public", addresses of
+	// the internet; or "host", whatever this machine can reach, which is
+	// the operator's consent. It changes nothing for a Kit that is built.
+	BuildNetwork string
+
 	// Ephemeral ties the sandbox to the calling process: when that ends,
 	// however it ends, the sandbox is removed.
 	Ephemeral bool

@@ -14,6 +14,7 @@ func (e *Env) build() *cobra.Command {
 	var (
 		args   []string
 		ref    string
+		net    string
 		quiet  bool
 		asJSON bool
 	)
@@ -31,8 +32,15 @@ the same for every Kit that is given as a directory.`,
 			if err != nil {
 				return err
 			}
+			network, err := buildNetwork(cmd, net)
+			if err != nil {
+				return err
+			}
+			if network != "" && !quiet {
+				fmt.Fprintf(e.Stderr, "kitbox: build network %s: %s\n", network, buildNetworkText(network))
+			}
 			p := e.progress(quiet)
-			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Progress: p.event})
+			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Progress: p.event})
 			p.done()
 			if err != nil {
 				return err
@@ -47,6 +55,7 @@ the same for every Kit that is given as a directory.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
+	buildNetworkFlag(cmd, &net)
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -20,6 +20,7 @@ type making struct {
 	args   []string
 	env    []string
 	routes []string
+	build  string // --build-network
 	quiet  bool
 }
 
@@ -30,6 +31,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
 	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
+	buildNetworkFlag(cmd, &m.build)
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
@@ -50,12 +52,39 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 		}
 		o.Routes = append(o.Routes, route)
 	}
+	if o.BuildNetwork, err = buildNetwork(cmd, m.build); err != nil {
+		return o, err
+	}
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
 			return o, err
 		}
 	}
 	return o, nil
+}
+
+func buildNetworkFlag(cmd *cobra.Command, v *string) {
+	cmd.Flags().StringVar(v, "build-network", "none", "what RUN steps can reach while a Kit is built: `NET`: none, public\nor host, which is all that this machine reaches")
+}
+
+// buildNetwork judges the value of --build-network; empty stands for none.
+func buildNetwork(cmd *cobra.Command, v string) (string, error) {
+	switch v {
+	case "none":
+		return "", nil
+	case "public", "host":
+		return v, nil
+	}
+	return "", usageError(cmd, "--build-network %q is none of none, public and host", v)
+}
+
+// buildNetworkText is what a user should know of a network that is given to
+// recipes.
+func buildNetworkText(v string) string {
+	if v == "host" {
+		return "RUN steps of Kits that are built reach whatever this machine reaches"
+	}
+	return "RUN steps of Kits that are built reach public hosts"
 }
 
 func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, error) {

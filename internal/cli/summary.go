@@ -30,6 +30,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line(label, fmt.Sprintf("%s (%s) %s", k.Ref, k.Kind, shortDigest(k.Digest)))
 	}
+	if g.BuildNetwork != "" {
+		line("build", g.BuildNetwork+": "+buildNetworkText(g.BuildNetwork))
+	}
 	for _, phase := range []string{"install", "runtime"} {
 		var allow, deny []string
 		for _, n := range g.Network {

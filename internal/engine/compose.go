@@ -154,6 +154,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 // fetcher is the configured one, telling o what it does.
 func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
 	f := e.c.Fetcher()
+	f.BuildNetwork = o.BuildNetwork
 	if o.Progress != nil {
 		f.Progress = &lineWriter{step: "build", tell: o.Progress}
 	}

@@ -34,7 +34,12 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err != nil {
 		return nil, err
 	}
-	return display(c.plan)
+	shown, err := display(c.plan)
+	if err != nil {
+		return nil, err
+	}
+	shown.BuildNetwork = o.BuildNetwork
+	return shown, nil
 }
 
 // Create implements [sandbox.Runtime].
@@ -74,6 +79,7 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 		if err != nil {
 			return nil, err
 		}
+		shown.BuildNetwork = o.BuildNetwork
 		o.Granted(shown)
 	}
 	return e.make(ctx, o, c)

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// builds is a builder that writes down what it was asked.
+type builds struct{ options sandbox.BuildOptions }
+
+func (b *builds) Build(_ context.Context, o sandbox.BuildOptions) (sandbox.Image, error) {
+	b.options = o
+	return sandbox.Image{Digest: "sha256:0"}, nil
+}
+
+func TestABuildNetworkIsAskedForAndShown(t *testing.T) {
+	for flag, want := range map[string]string{"": "", "none": "", "public": "public", "host": "host"} {
+		args := []string{"./k"}
+		if flag != "" {
+			args = append(args, "--build-network", flag)
+		}
+		for _, command := range []string{"run", "create", "plan"} {
+			var f fake
+			status, _, errs := f.command(append([]string{command}, args...)...)
+			if status != 0 || f.options.BuildNetwork != want {
+				t.Errorf("%s --build-network %q: status %d, %q: %s", command, flag, status, f.options.BuildNetwork, errs)
+			}
+		}
+		var b builds
+		var out, errs bytes.Buffer
+		status := Main(t.Context(), &Env{Args: append([]string{"build"}, args...), Stdout: &out, Stderr: &errs, Builder: &b})
+		if status != 0 || b.options.Network != want || strings.Contains(errs.String(), "build network") != (want != "") {
+			t.Errorf("build --build-network %q: status %d, %q: %s", flag, status, b.options.Network, errs.String())
+		}
+	}
+	var f fake
+	if status, _, errs := f.command("run", "./k", "--build-network", "all"); status != 1 || !strings.Contains(errs, `"all" is none of none, public and host`) || len(f.did) > 0 {
+		t.Errorf("status %d, %s", status, errs)
+	}
+	var b bytes.Buffer
+	writePlan(&b, &sandbox.Plan{BuildNetwork: "host"}, "  ")
+	if !strings.Contains(b.String(), "build      host: RUN steps") {
+		t.Errorf("the summary does not show the consent:\n%s", b.String())
+	}
+}
