@@ -33,6 +33,12 @@ type Info struct {
 	PID       int       `json:"pid,omitzero"`       // host pid of the guest
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
 	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
+	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
+
+	// Unenforced names what was asked for as a limit and does not hold here,
+	// with the reason: limits of the machine while it runs, sizes of volumes
+	// always.
+	Unenforced []string `json:"unenforced,omitempty"`
 }
 
 // A Kit is one member of a composition.

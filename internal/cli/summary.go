@@ -94,12 +94,16 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("hooks", strings.Join(hooks, ", "))
 	}
 	for _, s := range g.Skipped {
-		what := s.Type
-		if what == "" {
-			what = "group " + s.Path
-		}
-		line("skipped", what+" of "+s.Kit+": "+s.Reason)
+		line("skipped", skippedText(s))
 	}
+}
+
+func skippedText(s sandbox.Skipped) string {
+	what := s.Type
+	if what == "" {
+		what = "group " + s.Path
+	}
+	return what + " of " + s.Kit + ": " + s.Reason
 }
 
 // refused prints, after the command, what its boundary declined. A sandbox that

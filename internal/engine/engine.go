@@ -270,6 +270,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 			i.Kits = append(i.Kits, sandbox.Kit(k))
 		}
 		m = machines[p.Machine.ID]
+		i.Skipped, i.Unenforced = left(p, m)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
