@@ -62,3 +62,28 @@ func TestStatusShowsWhatWasSkippedAndWhatDoesNotHold(t *testing.T) {
 		t.Errorf("said twice:\n%s", b.String())
 	}
 }
+
+func TestATerminalWithoutInputReadsItsEnd(t *testing.T) {
+	var f fake
+	reads := 0
+	f.run = func(_ context.Context, c *sandbox.Cmd) (*sandbox.Result, error) {
+		b := make([]byte, 10)
+		for range 2 {
+			if n, err := c.Stdin.Read(b); n != 1 || b[0] != 4 || err != nil {
+				t.Errorf("read %d, %v, %v", n, b[:1], err)
+			}
+			reads++
+		}
+		return &sandbox.Result{}, nil
+	}
+	if status, _, errs := f.command("exec", "-t", "t", "--", "cat"); status != 0 || reads != 2 || f.cmd.Terminal == nil {
+		t.Errorf("status %d, %d reads: %s", status, reads, errs)
+	}
+	for _, args := range []string{"exec -it t -- cat", "run -q -it ./w"} {
+		var f fake
+		status, _, errs := f.command(strings.Fields(args)...)
+		if status != 1 || !strings.Contains(errs, "needs a terminal on stdin") || len(f.did) > 0 {
+			t.Errorf("%s: status %d, did %v: %s", args, status, f.did, errs)
+		}
+	}
+}

@@ -41,6 +41,9 @@ sandbox is stopped when the command ends, and kept unless --rm is given.`,
 			if err != nil {
 				return err
 			}
+			if err := s.check(cmd, e); err != nil {
+				return err
+			}
 			if command && len(rest) == 0 {
 				return usageError(cmd, "--exec needs a command after --")
 			}
