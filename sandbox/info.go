@@ -68,6 +68,10 @@ type Plan struct {
 	Dir     string    `json:"dir"`
 	Skipped []Skipped `json:"skipped"`
 
+	// Warnings are what most likely is a mistake, one line each: a route of
+	// a name that nothing allows, for example.
+	Warnings []string `json:"warnings,omitempty"`
+
 	// Detail is the engine's own plan, entire. Its form follows the
 	// version that it states.
 	Detail json.RawMessage `json:"detail"`

@@ -96,6 +96,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	for _, s := range g.Skipped {
 		line("skipped", skippedText(s))
 	}
+	for _, w := range g.Warnings {
+		line("warning", w)
+	}
 }
 
 func skippedText(s sandbox.Skipped) string {

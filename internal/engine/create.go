@@ -38,7 +38,7 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err != nil {
 		return nil, err
 	}
-	shown.BuildNetwork = o.BuildNetwork
+	shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
 	return shown, nil
 }
 
@@ -79,7 +79,7 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 		if err != nil {
 			return nil, err
 		}
-		shown.BuildNetwork = o.BuildNetwork
+		shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
 		o.Granted(shown)
 	}
 	return e.make(ctx, o, c)
