@@ -102,7 +102,7 @@ func (e *Env) base() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "base",
 		Short: "Make the platform base that recipes build on",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var o sandbox.BaseOptions

@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -84,6 +86,69 @@ func TestATerminalWithoutInputReadsItsEnd(t *testing.T) {
 		status, _, errs := f.command(strings.Fields(args)...)
 		if status != 1 || !strings.Contains(errs, "needs a terminal on stdin") || len(f.did) > 0 {
 			t.Errorf("%s: status %d, did %v: %s", args, status, f.did, errs)
+		}
+	}
+}
+
+func TestFamiliesAreNotReadOutAfterTheNextStep(t *testing.T) {
+	for text, want := range map[string]string{
+		"sandbox t is stopped; start it with 'kitbox start t'": "sandbox t is stopped; start it with 'kitbox start t'",
+		"sandbox t":                                       "sandbox t: refused",
+		"kit w:1: its image states no command":            "kit w:1: its image states no command",
+		"no Kit given declares an arg x":                  "no Kit given declares an arg x",
+		"kit w: it asks for too much: unsupported":        "kit w: it asks for too much",
+		"sandbox t: the name is taken already: not found": "sandbox t: the name is taken already",
+		"image x:1: not found":                            "image x:1: not found",
+	} {
+		err := fmt.Errorf("%s: %w", text, kiterr.ErrRefused)
+		f := fake{noSandbox: true, createErr: err}
+		status, _, errs := f.command("create", "-q", "./w")
+		if errs != "kitbox: "+want+"\n" || status != kiterr.StatusRefused {
+			t.Errorf("%v: status %d, %q, want %q", err, status, errs, want)
+		}
+	}
+}
+
+func TestSlipsGetTheNextStep(t *testing.T) {
+	for args, want := range map[string]string{
+		"run ./hello world":    "workspace world: no such directory; make it first, or leave PATH out; arguments for the workload go after --\n",
+		"policy lg":            `there is no command "lg"; did you mean log`,
+		"base creat":           `there is no command "creat"; did you mean create?`,
+		"creat x":              `did you mean create?`,
+		"kit chek":             `did you mean check?`,
+		"kit new sandbox x":    `"sandbox" is no kind of Kit`,
+		"kit new mixin My/Kit": "cannot name a Kit",
+	} {
+		var f fake
+		status, _, errs := f.command(strings.Fields(args)...)
+		if status != kiterr.StatusFailed || !strings.Contains(errs, want) {
+			t.Errorf("%s: status %d, %q", args, status, errs)
+		}
+	}
+}
+
+func TestARunSaysThatItsSandboxIsKept(t *testing.T) {
+	var f fake
+	_, _, errs := f.command("run", "./w")
+	if !strings.HasSuffix(errs, "kitbox: t is kept: \"kitbox attach t\" runs it again, \"kitbox rm t\" removes it\n") {
+		t.Error(errs)
+	}
+	for _, args := range []string{"run --rm ./w", "run -q ./w"} {
+		if _, _, errs := f.command(strings.Fields(args)...); strings.Contains(errs, "kept:") {
+			t.Errorf("%s: %s", args, errs)
+		}
+	}
+}
+
+func TestAFailedInstallHookShowsWhatWasRefused(t *testing.T) {
+	f := fake{noSandbox: true, createErr: &sandbox.HookError{Sandbox: "t", Kit: "./w", Phase: "install", ExitCode: 6,
+		Refused: []sandbox.PolicyEvent{{Kind: "dns", Host: "a.example", Reason: "no rule allows a.example", Count: 2}}}}
+	for _, command := range []string{"run", "create"} {
+		status, _, errs := f.command(command, "./w")
+		want := "kitbox: t was refused\n  dns a.example: no rule allows a.example (2 times)\n" +
+			"  if ./w needs that, add to its network-policy: install: {allow: [\"a.example\"]}\nkitbox: kit ./w: install hook 0 ended with status 6\n"
+		if status != 1 || !strings.HasSuffix(errs, want) {
+			t.Errorf("%s: status %d, %s", command, status, errs)
 		}
 	}
 }

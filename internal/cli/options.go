@@ -57,6 +57,9 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	}
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
+			if cmd.Name() == "run" {
+				err = fmt.Errorf("%w; arguments for the workload go after --", err)
+			}
 			return o, err
 		}
 	}

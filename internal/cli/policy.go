@@ -15,7 +15,7 @@ func (e *Env) policy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Show what a sandbox may reach, and what it tried to",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(e.policyLog(), e.policyList())

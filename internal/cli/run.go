@@ -88,6 +88,9 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 	}
 	sb, err := e.Runtime.Create(ctx, o)
 	p.done()
+	if !quiet {
+		e.refusedHook(err)
+	}
 	var hook *sandbox.HookError
 	if err != nil && !(errors.As(err, &hook) && sb != nil) {
 		return err
@@ -110,6 +113,9 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 		put = sb.Remove(after)
 	} else {
 		put = sb.Stop(after, sandbox.StopOptions{IfIdle: true})
+	}
+	if !quiet && !o.Ephemeral && put == nil {
+		fmt.Fprintf(e.Stderr, "kitbox: %s is kept: \"kitbox attach %s\" runs it again, \"kitbox rm %s\" removes it\n", sb.Name(), sb.Name(), sb.Name())
 	}
 	if err != nil {
 		return err
@@ -152,6 +158,9 @@ name of the sandbox.`,
 			}
 			sb, err := e.Runtime.Create(cmd.Context(), o)
 			p.done()
+			if !m.quiet {
+				e.refusedHook(err)
+			}
 			if sb != nil {
 				fmt.Fprintln(e.Stdout, sb.Name())
 			}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -112,16 +113,45 @@ func skippedText(s sandbox.Skipped) string {
 // refused prints, after the command, what its boundary declined. A sandbox that
 // cannot say prints nothing.
 func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
-	type what struct{ name, reason string }
-	counts := map[what]int{}
-	var order []what
+	var events []sandbox.PolicyEvent
 	for ev, err := range sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{}) {
 		if err != nil {
 			return
 		}
-		if ev.Allowed {
-			continue
+		if !ev.Allowed {
+			events = append(events, ev)
 		}
+	}
+	writeRefused(e.Stderr, sb.Name(), events)
+}
+
+// refusedHook prints what the boundary declined before an install hook failed,
+// and which entries would allow it.
+func (e *Env) refusedHook(err error) {
+	var h *sandbox.HookError
+	if !errors.As(err, &h) || len(h.Refused) == 0 {
+		return
+	}
+	writeRefused(e.Stderr, h.Sandbox, h.Refused)
+	var hosts []string
+	for _, ev := range h.Refused {
+		if ev.Host != "" && ev.Host != "*" {
+			hosts = append(hosts, strconv.Quote(printable(ev.Host)))
+		}
+	}
+	if hosts = dedupe(hosts); len(hosts) > 0 && len(hosts) <= mostRefused {
+		fmt.Fprintf(e.Stderr, "  if %s needs that, add to its network-policy: install: {allow: [%s]}\n", printable(h.Kit), strings.Join(hosts, ", "))
+	}
+}
+
+// mostRefused is how many refusals are told before the log is named instead.
+const mostRefused = 10
+
+func writeRefused(out io.Writer, name string, events []sandbox.PolicyEvent) {
+	type what struct{ name, reason string }
+	counts := map[what]int{}
+	var order []what
+	for _, ev := range events {
 		w := what{destination(ev), ev.Reason}
 		if counts[w] == 0 {
 			order = append(order, w)
@@ -132,11 +162,10 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 		return
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "kitbox: %s was refused\n", sb.Name())
-	const most = 10
+	fmt.Fprintf(&b, "kitbox: %s was refused\n", name)
 	for i, w := range order {
-		if i == most {
-			fmt.Fprintf(&b, "  and %d more; see \"kitbox policy log\"\n", len(order)-most)
+		if i == mostRefused {
+			fmt.Fprintf(&b, "  and %d more; see \"kitbox policy log\"\n", len(order)-mostRefused)
 			break
 		}
 		times := ""
@@ -145,7 +174,7 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 		}
 		fmt.Fprintf(&b, "  %s: %s%s\n", printable(w.name), printable(w.reason), times)
 	}
-	e.Stderr.Write(b.Bytes())
+	out.Write(b.Bytes())
 }
 
 func destination(ev sandbox.PolicyEvent) string {
