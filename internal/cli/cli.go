@@ -48,6 +48,11 @@ func (e *Env) getenv(name string) string {
 
 // Main runs one invocation and returns its exit status.
 func Main(ctx context.Context, e *Env) int {
+	if e.Runtime != nil {
+		own := *e
+		own.Runtime = named{e.Runtime}
+		e = &own
+	}
 	root := newRoot(e)
 	root.SetArgs(e.Args)
 	root.SetIn(e.Stdin)
@@ -59,6 +64,19 @@ func Main(ctx context.Context, e *Env) int {
 		fmt.Fprintln(e.Stderr, message(err))
 	}
 	return kiterr.ExitCode(err)
+}
+
+// named is a runtime for which a name that cannot be is a mistake in the
+// arguments, and no refusal of a Kit: see STABILITY.md.
+type named struct{ sandbox.Runtime }
+
+// Open implements [sandbox.Runtime].
+func (r named) Open(ctx context.Context, name string) (sandbox.Sandbox, error) {
+	sb, err := r.Runtime.Open(ctx, name)
+	if errors.Is(err, kiterr.ErrRefused) {
+		return nil, errors.New(message(err)[len("kitbox: "):])
+	}
+	return sb, err
 }
 
 // message is what a user reads of err: one line for one thing. Errors that
@@ -173,7 +191,27 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		root.AddCommand(c.cmd)
 	}
 	root.SetUsageTemplate(usageTemplate)
+	dress(root)
 	return root
+}
+
+// statusNote marks the commands whose help lists exit statuses.
+const statusNote = "exit status"
+
+// dress makes the usage lines of a tree alike: options are said to be there once
+// and stand before the arguments.
+func dress(cmd *cobra.Command) {
+	cmd.DisableFlagsInUseLine = true
+	name, rest, _ := strings.Cut(cmd.Use, " ")
+	if cmd.HasAvailableLocalFlags() && !strings.Contains(rest, "[options]") {
+		cmd.Use = strings.TrimSpace(name + " [options] " + rest)
+	}
+	if !cmd.HasParent() || !cmd.Parent().HasParent() && (name == "run" || name == "exec") {
+		cmd.Annotations = map[string]string{statusNote: ""}
+	}
+	for _, c := range cmd.Commands() {
+		dress(c)
+	}
 }
 
 // usageTemplate is laid out like a manual page: what, how, options, examples,
@@ -195,12 +233,12 @@ Options:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
 
 Options of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .Annotations}}
 
 Exit status:
   0 success, 1 failure, 2 refused (by the format, a policy, or a capability
   that this host does not grant), 3 approval needed, 125 a command could not be
-  started, 130 interrupted; run and exec pass on the status of the command.{{if .HasAvailableSubCommands}}
+  started, 130 interrupted; run and exec pass on the status of the command.{{end}}{{if .HasAvailableSubCommands}}
 
 "{{.CommandPath}} COMMAND --help" says more about a command.{{end}}
 `

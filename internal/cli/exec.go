@@ -60,7 +60,7 @@ empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
 	s.flags(cmd, false)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
 	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
-	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `N=VALUE` (repeatable)")
+	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `NAME=VALUE` (repeatable)")
 	return cmd
 }
 

@@ -53,7 +53,7 @@ the same for every Kit that is given as a directory.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for a build-phase arg of the Kit (repeatable)")
+	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	buildNetworkFlag(cmd, &net)
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
@@ -129,7 +129,7 @@ root filesystem of your own is given.`,
 		},
 	}
 	f := create.Flags()
-	f.StringVar(&o.Ref, "ref", "", "name of the image (default: the one that the examples build on)")
+	f.StringVar(&o.Ref, "ref", "", "`REF` of the image (default: the one that the examples build on)")
 	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
 	f.StringVar(&o.Suite, "suite", "", "`RELEASE` to install, such as bookworm (default: this machine's)")
 	f.StringVar(&o.Rootfs, "from-rootfs", "", "take this `DIR` or tar instead of installing anything")

@@ -26,10 +26,10 @@ type making struct {
 
 func (m *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&m.name, "name", "", "name of the sandbox (default: made up from the workload's name)")
-	f.StringArrayVar(&m.kits, "kit", nil, "add another Kit: a directory or an image (repeatable)")
-	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
-	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
+	f.StringVar(&m.name, "name", "", "`NAME` of the sandbox (default: made up from the workload's name)")
+	f.StringArrayVar(&m.kits, "kit", nil, "add another `KIT`: a directory or an image (repeatable)")
+	f.StringArrayVar(&m.args, "arg", nil, "`NAME=VALUE` for the arg NAME of the Kits that declare it (repeatable)")
+	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
@@ -38,6 +38,9 @@ func (m *making) flags(cmd *cobra.Command) {
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{Name: m.name, Kits: append([]string{kit}, m.kits...)}
+	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
+		return o, usageError(cmd, "--name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
+	}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
@@ -104,6 +107,8 @@ func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, e
 	}
 	return m, nil
 }
+
+var sandboxName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
 var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
 

@@ -74,7 +74,7 @@ func printable(s string) string {
 
 // argFlag adds --arg.
 func argFlag(cmd *cobra.Command, v *[]string) {
-	cmd.Flags().StringArrayVar(v, "arg", nil, "`N=VALUE` for the arg N (repeatable)")
+	cmd.Flags().StringArrayVar(v, "arg", nil, "`NAME=VALUE` for the arg NAME (repeatable)")
 }
 
 func pairs(cmd *cobra.Command, list []string) (map[string]string, error) {
