@@ -127,6 +127,7 @@ type Route struct {
 // An Event is one step of long work.
 type Event struct {
 	Step   string // what is done, e.g. "build"; the same word for all events of a step
+	Of     string // what the step works on, e.g. a Kit's reference; may be empty
 	Detail string // one line, e.g. a Kit's reference or a line of a build's output
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -149,6 +150,44 @@ func TestAFailedInstallHookShowsWhatWasRefused(t *testing.T) {
 			"  if ./w needs that, add to its network-policy: install: {allow: [\"a.example\"]}\nkitbox: kit ./w: install hook 0 ended with status 6\n"
 		if status != 1 || !strings.HasSuffix(errs, want) {
 			t.Errorf("%s: status %d, %s", command, status, errs)
+		}
+	}
+}
+
+func TestAQuestionForBothFamiliesIsShownOnce(t *testing.T) {
+	at := time.Unix(1000, 0)
+	ev := func(host string, ms int, count int) sandbox.PolicyEvent {
+		return sandbox.PolicyEvent{Time: at.Add(time.Duration(ms) * time.Millisecond), Kind: "dns", Verdict: "deny", Phase: "runtime", Host: host, Reason: "no rule allows it", Count: count}
+	}
+	f := fake{events: []sandbox.PolicyEvent{ev("a.example", 0, 1), ev("a.example", 2, 1), ev("b.example", 3, 1), ev("a.example", 4, 1), ev("a.example", 5000, 1), ev("a.example", 5001, 3)}}
+	_, out, _ := f.command("policy", "log", "--refused", "t")
+	if strings.Count(out, "\n") != 5 || !strings.Contains(out, "(3 times)") {
+		t.Errorf("log:\n%s", out)
+	}
+	if _, out, _ := f.command("policy", "log", "--json", "t"); strings.Count(out, `"host"`) != 6 {
+		t.Errorf("--json leaves something out:\n%s", out)
+	}
+}
+
+func TestEveryKitThatIsBuiltHasOneLine(t *testing.T) {
+	var errs bytes.Buffer
+	p := (&Env{Stderr: &errs}).progress(false)
+	for _, kit := range []string{"./w", "./m"} {
+		for _, line := range []string{"building " + kit, "#1 RUN x", "#1 done"} {
+			p.event(sandbox.Event{Step: "build", Of: kit, Detail: line})
+		}
+	}
+	p.event(sandbox.Event{Step: "start", Detail: "t"})
+	if want := "kitbox: building ./w\nkitbox: building ./m\nkitbox: start t\n"; errs.String() != want {
+		t.Errorf("%q, want %q", errs.String(), want)
+	}
+}
+
+func TestQuietLifeCommandsPrintNothing(t *testing.T) {
+	for _, command := range []string{"stop", "start", "rm"} {
+		var f fake
+		if status, out, errs := f.command(command, "-q", "t"); status != 0 || out != "" || errs != "" || len(f.did) != 1 {
+			t.Errorf("%s -q: status %d, %q, %q, did %v", command, status, out, errs, f.did)
 		}
 	}
 }

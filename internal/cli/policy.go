@@ -39,7 +39,11 @@ one array; with --json and --follow they are one object a line, without end.`,
 				return err
 			}
 			all := []sandbox.PolicyEvent{}
-			for ev, err := range sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow}) {
+			log := sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow})
+			if !asJSON {
+				log = onceEach(log)
+			}
+			for ev, err := range log {
 				if err != nil {
 					return err
 				}

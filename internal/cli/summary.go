@@ -114,7 +114,7 @@ func skippedText(s sandbox.Skipped) string {
 // cannot say prints nothing.
 func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 	var events []sandbox.PolicyEvent
-	for ev, err := range sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{}) {
+	for ev, err := range onceEach(sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{})) {
 		if err != nil {
 			return
 		}
