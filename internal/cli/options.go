@@ -39,7 +39,7 @@ func (m *making) flags(cmd *cobra.Command) {
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{Name: m.name, Kits: append([]string{kit}, m.kits...)}
 	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
-		return o, usageError(cmd, "--name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
+		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
@@ -70,7 +70,7 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 }
 
 func buildNetworkFlag(cmd *cobra.Command, v *string) {
-	cmd.Flags().StringVar(v, "build-network", "none", "what RUN steps can reach while a Kit is built: `NET`: none, public\nor host, which is all that this machine reaches")
+	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
 }
 
 // buildNetwork judges the value of --build-network; empty stands for none.

@@ -176,7 +176,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	}
 	up, err = k.Boot(ctx, keeper.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
 	if !up {
-		return nil, b.explainBoot(ctx, p, err)
+		return nil, explainBoot(p, err)
 	}
 	if o.Ephemeral {
 		b.creator = k
@@ -184,20 +184,10 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	return b, err
 }
 
-// explainBoot adds what a user can do about it. An install hook that fails most
-// often wants a host that its Kit did not ask for, and the log that says so goes
-// with the sandbox.
-func (b *box) explainBoot(ctx context.Context, p *plan.Plan, err error) error {
+// explainBoot adds what a user can do about it.
+func explainBoot(p *plan.Plan, err error) error {
 	var h *sandbox.HookError
-	if errors.As(err, &h) {
-		for ev, lerr := range b.PolicyLog(ctx, sandbox.PolicyLogOptions{}) {
-			if lerr == nil && !ev.Allowed {
-				h.Refused = append(h.Refused, ev)
-			}
-		}
-		return err
-	}
-	if errors.Is(err, context.Canceled) {
+	if errors.As(err, &h) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("sandbox %s: %w", p.Name, err)

@@ -399,6 +399,10 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		}
 		return loggedBoundary{bd, decisions, log}, nil
 	}
+	k.Refused = func(ctx context.Context) []sandbox.PolicyEvent {
+		decisions.Flush()
+		return b.refused(ctx)
+	}
 	k.Remove = func(ctx context.Context, keep bool) error { return e.forget(ctx, sb, p, keep) }
 	return k, nil
 }
