@@ -54,7 +54,8 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 10s) each
 
 bench: build ## Run the benchmarks against their peers and write bench/README.md
 	@scripts/deps --for bench
-	@scripts/bench
+	$(GO) build -o $(BIN)/bench ./bench
+	$(BIN)/bench -programs $(BIN) -write bench/README.md $(BENCHFLAGS)
 
 tck: build ## Judge the grammar by every vector file in VECTORS
 	$(BIN)/kit-tck vectors $(or $(VECTORS),tck/vectors/testdata/*.json)

@@ -94,6 +94,10 @@ type CreateOptions struct {
 	// Routes make allowed names dial other addresses. They grant nothing.
 	Routes []Route
 
+	// Driver names what builds the machine: "namespace", or "oci" for an
+	// installed crun or runc. Empty means namespace.
+	Driver string
+
 	// Workspace is a directory of the host that becomes the workspace.
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -110,6 +111,8 @@ func build(control *net.UnixConn) (net.Listener, error) {
 }
 
 func serve(ln net.Listener) {
+	// It does little and lives long: there may be many of it.
+	debug.SetGCPercent(25)
 	if err := new(agent.Agent).Serve(ln); err != nil {
 		fatal("%v", err)
 	}

@@ -19,13 +19,16 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
+	"github.com/kitbox-dev/kitbox/internal/driver/mux"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
+	"github.com/kitbox-dev/kitbox/internal/driver/oci"
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Version is set when kitbox is built.
@@ -64,6 +67,9 @@ func Main(args []string) int {
 	return cli.Main(ctx, env)
 }
 
+// Runtime is the engine as kitbox itself uses it, for programs that measure it.
+func Runtime() (sandbox.Runtime, error) { return newEngine() }
+
 // newEngine joins the engine with what it needs. It reads nothing but the
 // environment.
 func newEngine() (*engine.Engine, error) {
@@ -72,16 +78,21 @@ func newEngine() (*engine.Engine, error) {
 		return nil, err
 	}
 	bin := libexec()
+	guest := program(bin, "kit-guest")
+	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
-		Home:      home,
-		Driver:    &namespace.Driver{Dir: filepath.Join(home, "machines"), GuestPath: program(bin, "kit-guest")},
+		Home: home,
+		Driver: mux.Driver{
+			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
+			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
+		},
 		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
 		Attach:    attach,
 		Pattern:   egress.CheckPattern,
 		Base:      base,
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
-		Privilege: func() error { return enter(home, program(bin, "kit-guest")) },
+		Privilege: func() error { return enter(home, guest) },
 		Held:      held,
 		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil

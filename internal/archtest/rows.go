@@ -74,6 +74,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver/drivertest", Why: "the suite sees the contract and the guest, no driver",
 		Only: []string{"kiterr", "internal/plan", "internal/driver", "internal/guest/client"}},
 	{Pkg: "internal/driver/namespace/rootless", Why: "entering a user namespace comes before any driver"},
+	{Pkg: "internal/driver/mux", Why: "it chooses among drivers and knows none", Only: []string{"kiterr", "internal/plan", "internal/driver"}},
 	{Pkg: "internal/driver/*", Why: "drivers know machines, not Kits, and not each other"},
 	{Pkg: "internal/boundary/egress", Why: "decisions are pure", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/boundary/audit", Why: "a record of decisions", Only: []string{"internal/plan"}},
@@ -98,6 +99,7 @@ var Rows = []Row{
 		Only: []string{"kiterr", "sandbox", "internal/cli/kitcmd"}},
 	{Pkg: "internal/app", Why: "the only place that sees everything"},
 	{Pkg: "cmd/*", Why: "mains of a page"},
+	{Pkg: "bench", Why: "it measures every part beside a peer, so it sees them all"},
 
 	// Looking on from outside.
 	{Pkg: "internal/archtest", Why: "the law looks at the others from outside", Only: []string{}},

@@ -317,7 +317,8 @@ func (p *presence) idleFor() time.Duration {
 }
 
 // waitIdle returns when nobody has been connected for limit, with the lock on
-// file that keeps newcomers out, or without it when ctx is done.
+// file that keeps newcomers out, or without it when ctx is done or there is no
+// such lock any more.
 func (p *presence) waitIdle(ctx context.Context, limit time.Duration, file string) (*os.File, string) {
 	for {
 		wait := limit
@@ -330,6 +331,10 @@ func (p *presence) waitIdle(ctx context.Context, limit time.Duration, file strin
 					return f, "idle"
 				}
 				f.Close()
+			} else if !errors.Is(err, unix.EWOULDBLOCK) {
+				// The state was deleted, or its disk is full: no client
+				// can hold the lock, and waiting for it never ends.
+				return nil, "idle, and its state cannot be locked: " + err.Error()
 			}
 			wait = 100 * time.Millisecond
 		case idle > 0:

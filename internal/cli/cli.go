@@ -56,9 +56,13 @@ func Main(ctx context.Context, e *Env) int {
 	root := newRoot(e)
 	root.SetArgs(e.Args)
 	root.SetIn(e.Stdin)
-	root.SetOut(e.Stdout)
+	help := &firstError{w: e.Stdout} // cobra looks at none
+	root.SetOut(help)
 	root.SetErr(e.Stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = help.err
+	}
 	var status kiterr.ExitStatus
 	if err != nil && !errors.As(err, &status) {
 		fmt.Fprintln(e.Stderr, message(err))
@@ -77,6 +81,21 @@ func (r named) Open(ctx context.Context, name string) (sandbox.Sandbox, error) {
 		return nil, errors.New(message(err)[len("kitbox: "):])
 	}
 	return sb, err
+}
+
+// A firstError keeps the first error of writing to w.
+type firstError struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (f *firstError) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if f.err == nil {
+		f.err = err
+	}
+	return n, err
 }
 
 // message is what a user reads of err: one line for one thing. Errors that

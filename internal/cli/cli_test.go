@@ -330,3 +330,38 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		t.Errorf("version: %q", out)
 	}
 }
+
+// A sandbox that came up without what it was to have is not left running by a
+// command that reports failure.
+func TestARunThatCannotGoOnPutsItsSandboxAway(t *testing.T) {
+	for args, want := range map[string]string{
+		"run --rm ./k": "create, remove t",
+		"run ./k":      "create, stop t 0s true",
+	} {
+		f := fake{createErr: errors.New("kit ./k: file /x: no such directory")}
+		status, out, errs := f.command(strings.Fields(args)...)
+		if status != kiterr.StatusFailed || out != "" || !strings.Contains(errs, "file /x") || strings.Join(f.did, ", ") != want {
+			t.Errorf("%s: status %d, did %v, stdout %q, stderr %q", args, status, f.did, out, errs)
+		}
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestAStdoutThatTakesNothingIsAFailure(t *testing.T) {
+	for _, args := range []string{"--help", "run --help", "version", "ls", "ls --json", "help run", "completion bash"} {
+		var errs bytes.Buffer
+		status := Main(t.Context(), &Env{Args: strings.Fields(args), Stdin: strings.NewReader(""), Stdout: full{}, Stderr: &errs, Version: "1", Runtime: &fake{}})
+		if status != kiterr.StatusFailed || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%s: status %d, %q", args, status, errs.String())
+		}
+	}
+}
+
+func TestForeignTextCannotTurnAround(t *testing.T) {
+	if got := printable("a\x1b[2J\u202eb\u2066c\u2028d\u0085\x7f\te"); got != "a[2Jbcd e" {
+		t.Errorf("%q", got)
+	}
+}

@@ -21,6 +21,7 @@ type making struct {
 	env    []string
 	routes []string
 	build  string // --build-network
+	driver string
 	quiet  bool
 }
 
@@ -32,12 +33,13 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
+	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default),\nor oci for an installed crun or runc")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Kits: append([]string{kit}, m.kits...)}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...)}
 	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}

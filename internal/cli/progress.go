@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"golang.org/x/term"
 
@@ -102,13 +103,13 @@ func (p *progress) clear() {
 func (p *progress) done() { p.clear() }
 
 // printable makes foreign text safe for a terminal: a Kit's reference or a
-// build's output must not move the cursor.
+// build's output must not move the cursor, nor turn around what is read.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return ' '
 		}
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
 			return -1
 		}
 		return r

@@ -92,7 +92,11 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 		e.refusedHook(err)
 	}
 	var hook *sandbox.HookError
-	if err != nil && !(errors.As(err, &hook) && sb != nil) {
+	if err != nil && sb != nil && !errors.As(err, &hook) {
+		// Up, and of no use: it does not stay behind.
+		return errors.Join(err, e.putAway(ctx, o, sb))
+	}
+	if err != nil && sb == nil {
 		return err
 	}
 	if err != nil {
@@ -102,18 +106,12 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 	}
 	res, err := s.run(ctx, e, sb, c)
 
-	// What is left to do must be done although the command was interrupted.
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
 	if !quiet {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		e.refused(after, sb)
+		cancel()
 	}
-	var put error
-	if o.Ephemeral {
-		put = sb.Remove(after)
-	} else {
-		put = sb.Stop(after, sandbox.StopOptions{IfIdle: true})
-	}
+	put := e.putAway(ctx, o, sb)
 	if !quiet && !o.Ephemeral && put == nil {
 		fmt.Fprintf(e.Stderr, "kitbox: %s is kept: \"kitbox attach %s\" runs it again, \"kitbox rm %s\" removes it\n", sb.Name(), sb.Name(), sb.Name())
 	}
@@ -127,6 +125,17 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 		return kiterr.ExitStatus(res.ExitCode)
 	}
 	return put
+}
+
+// putAway removes or stops sb, which must be done although the command was
+// interrupted.
+func (e *Env) putAway(ctx context.Context, o sandbox.CreateOptions, sb sandbox.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if o.Ephemeral {
+		return sb.Remove(ctx)
+	}
+	return sb.Stop(ctx, sandbox.StopOptions{IfIdle: true})
 }
 
 func (e *Env) create() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -68,6 +69,11 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
+	workspace, err := e.workspace(o.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	o.Workspace = workspace
 	kits, err := e.load(ctx, o)
 	if err != nil {
 		return nil, err
@@ -111,7 +117,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
-	p.Machine = plan.Machine{ID: id, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
+	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
@@ -349,6 +355,63 @@ func requests(cs []capability.Contribution) []capability.Request {
 
 // defaultWorkspace is where a host directory goes whose image names no place.
 const defaultWorkspace = "/workspace"
+
+// workspace returns the real path of dir, which is empty or exists. One that
+// holds the home, or lies in it, is refused: the sandbox could write its own
+// plan and those of all others, and with the next start have any directory of
+// the host.
+func (e *Engine) workspace(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("workspace %w", err)
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", fmt.Errorf("workspace %w", err)
+	}
+	home, err := filepath.Abs(e.c.Home)
+	if err != nil {
+		return "", fmt.Errorf("workspace %s: %w", dir, err)
+	}
+	if home, err = filepath.EvalSymlinks(home); err != nil {
+		return "", fmt.Errorf("workspace %s: %w", dir, err)
+	}
+	for _, pair := range [][2]string{{dir, home}, {home, dir}} {
+		ok, err := within(pair[0], pair[1])
+		if err != nil {
+			return "", fmt.Errorf("workspace %s: %w", dir, err)
+		}
+		if ok {
+			return "", fmt.Errorf("workspace %s: kitbox keeps its sandboxes in %s, which no sandbox may write to; name a directory beside it, or move it with KITBOX_HOME: %w",
+				dir, home, kiterr.ErrRefused)
+		}
+	}
+	return dir, nil
+}
+
+// within reports whether p is dir or below it. It compares what the names stand
+// for, since a directory may be mounted at two places.
+func within(p, dir string) (bool, error) {
+	want, err := os.Stat(dir)
+	if err != nil {
+		return false, err
+	}
+	for {
+		st, err := os.Stat(p)
+		if err != nil {
+			return false, err
+		}
+		if os.SameFile(st, want) {
+			return true, nil
+		}
+		if p == "/" {
+			return false, nil
+		}
+		p = filepath.Dir(p)
+	}
+}
 
 // addWorkspace mounts the host directory at the working directory, so that what
 // is made there by the image's user belongs to the directory's owner outside, and

@@ -65,6 +65,7 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err := e.state.Sweep(sweepGrace); err != nil {
 		return nil, err
 	}
+	e.reclaim(ctx)
 	// Before a build that may take minutes: the name is taken for good only
 	// after it.
 	if err := e.vacate(ctx, name); err != nil {
@@ -162,6 +163,10 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	}()
 	if !e.c.Rootless {
 		if p.Machine.IDMap, err = e.state.AllocateIDs(ctx, p.ID); err != nil {
+			return nil, err
+		}
+	} else if !o.Ephemeral {
+		if err := e.state.Sync(); err != nil {
 			return nil, err
 		}
 	}

@@ -349,13 +349,38 @@ func (b *box) discard(ctx context.Context, keep bool) error {
 		}
 	case errors.Is(err, kiterr.ErrNotFound):
 		p = nil // killed before anything else was made
+	case errors.Is(err, kiterr.ErrUnsupported):
+		return err // of another kitbox, which knows what to do
 	default:
-		return err
+		// Cut short by a full disk or a crash. What must go is known
+		// without it.
+		if p, err = b.e.remains(b.sb); err != nil {
+			return err
+		}
+		if err := b.e.c.Driver.Remove(ctx, p.Machine.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+			return err
+		}
 	}
 	if _, err := os.Stat(b.sb.Dir()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return b.e.forget(ctx, b.sb, p, keep)
+}
+
+// remains is as much of a plan that cannot be read as it takes to remove what was
+// made of it.
+func (e *Engine) remains(sb *state.Sandbox) (*plan.Plan, error) {
+	es, err := journal.Read(sb.Dir())
+	if err != nil {
+		return nil, err
+	}
+	p := &plan.Plan{Name: sb.Name}
+	if len(es) > 0 {
+		p.ID = es[0].Note // see make
+	}
+	p.Machine.ID = p.ID
+	p.Volumes, err = e.storage.of(sb.Name)
+	return p, err
 }
 
 // OpenKeeper makes the keeper of the sandbox whose state directory is dir, in
@@ -389,6 +414,9 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		return nil, durable.Explain(sb.Path(policyFile), err)
 	}
 	decisions := &audit.Log{W: log}
+	if st, err := log.Stat(); err == nil {
+		decisions.Held = st.Size()
+	}
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)

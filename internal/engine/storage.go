@@ -93,7 +93,7 @@ func (s storage) prepare(p *plan.Plan) error {
 		// A data directory without terms is what a kill between the two
 		// left; nothing was mounted from it.
 		data := s.Dir(p.Name, v.Path)
-		if err := os.RemoveAll(data); err != nil {
+		if err := durable.RemoveTree(data); err != nil {
 			return durable.Explain(data, err)
 		}
 		if err := os.Mkdir(data, 0o700); err != nil {
@@ -133,6 +133,21 @@ func chmodBits(mode uint32) fs.FileMode {
 	return m
 }
 
+// of lists the storage of sandboxes named name.
+func (s storage) of(name string) ([]plan.Volume, error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var vs []plan.Volume
+	for _, e := range entries {
+		if path, err := url.PathUnescape(e.Name()); err == nil {
+			vs = append(vs, plan.Volume{Path: path})
+		}
+	}
+	return vs, nil
+}
+
 // settle is called when sandbox p goes: storage that it was the first to use is
 // kept when it had been installed, and otherwise goes as well. Doing it again
 // does nothing.
@@ -143,6 +158,15 @@ func (s storage) settle(p *plan.Plan, installed bool) error {
 		}
 		dir := s.at(p.Name, p.Volumes[i].Path)
 		t, err := readTerms(dir)
+		if errors.Is(err, fs.ErrNotExist) && !installed {
+			// A kill before the terms were written: nothing was mounted
+			// from it, and the next of the name would clear it too.
+			if err := durable.RemoveTree(dir); err != nil {
+				return durable.Explain(dir, err)
+			}
+			os.Remove(filepath.Dir(dir))
+			continue
+		}
 		if errors.Is(err, fs.ErrNotExist) || err == nil && t.Pending != p.ID {
 			continue
 		}
@@ -157,10 +181,10 @@ func (s storage) settle(p *plan.Plan, installed bool) error {
 			continue
 		}
 		// Terms last: until they go, the next settling finds the storage.
-		if err := os.RemoveAll(s.Dir(p.Name, p.Volumes[i].Path)); err != nil {
+		if err := durable.RemoveTree(s.Dir(p.Name, p.Volumes[i].Path)); err != nil {
 			return durable.Explain(dir, err)
 		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := durable.RemoveTree(dir); err != nil {
 			return durable.Explain(dir, err)
 		}
 		os.Remove(filepath.Dir(dir)) // unless other storage of that name is there

@@ -30,7 +30,7 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 	}
 	if p.Workspace != "" {
 		for _, f := range p.Files {
-			if within(p.Launch.Dir, f.Path) {
+			if below(p.Launch.Dir, f.Path) {
 				out = append(out, fmt.Sprintf("file %s of %s: is written into the workspace, which is %s of this machine", f.Path, f.Kit, p.Workspace))
 			}
 		}
@@ -38,8 +38,8 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 	return out
 }
 
-// within reports whether file is dir or below it. Both are absolute.
-func within(dir, file string) bool {
+// below reports whether file is dir or below it. Both are absolute.
+func below(dir, file string) bool {
 	dir, file = path.Clean(dir), path.Clean(file)
 	return file == dir || strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/")
 }

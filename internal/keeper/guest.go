@@ -68,6 +68,12 @@ func (g *machineGuest) identity(ctx context.Context, user string) (plan.Identity
 	return LookUpUser(ctx, g.dial, user)
 }
 
+// Alive implements [Guest].
+func (g *machineGuest) Alive(ctx context.Context) error {
+	_, err := g.client().Info(ctx)
+	return err
+}
+
 // maxAccounts bounds the files that a guest may make us read.
 const maxAccounts = 1 << 20
 

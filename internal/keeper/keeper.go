@@ -50,6 +50,9 @@ type Guest interface {
 	// MakeDir makes the directory path, owned by id, unless something is
 	// there.
 	MakeDir(ctx context.Context, path string, id plan.Identity) error
+
+	// Alive returns nil when the guest answers.
+	Alive(ctx context.Context) error
 }
 
 // A Command is what a hook asks of a [Guest].
@@ -105,6 +108,8 @@ type Keeper struct {
 	admitted chan struct{} // closed when commands may come in: the install phase is over
 	ended    chan struct{} // closed when the machine is gone and nothing else will happen
 
+	quiet chan struct{} // gets one when a command has ended, unless one is waiting
+
 	bootCtx context.Context // of the boot alone, which abort ends
 	abort   context.CancelFunc
 }
@@ -113,7 +118,7 @@ type Keeper struct {
 // set by the caller.
 func New(p *plan.Plan) *Keeper {
 	k := &Keeper{Plan: p, state: sandbox.Starting,
-		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{})}
+		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{}), quiet: make(chan struct{}, 1)}
 	k.bootCtx, k.abort = context.WithCancel(context.Background())
 	return k
 }

@@ -139,6 +139,15 @@ func (w *world) Run(ctx context.Context, c Command, out io.Writer) (int, error) 
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }
 
+func (w *world) Alive(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.alive["m"] {
+		return kiterr.ErrNotRunning
+	}
+	return nil
+}
+
 func (w *world) WriteFile(_ context.Context, f plan.File, id plan.Identity) error {
 	w.note("file %s for %d", f.Path, id.UID)
 	return nil
@@ -564,6 +573,54 @@ func TestAMachineThatEndsByItselfIsStopped(t *testing.T) {
 	if h := w.history(); !slices.Contains(h, "boundary closed") {
 		t.Errorf("history: %v", h)
 	}
+}
+
+// A start that comes while the sandbox goes down, by a stop whose command was
+// killed or by the death of the machine, must not report it as up.
+func TestAWatchOfASandboxThatGoesDownIsNotToldItIsUp(t *testing.T) {
+	t.Run("machine died", func(t *testing.T) {
+		w, dir := newWorld(), t.TempDir()
+		x := w.live(t, dir, testPlan(), false, nil)
+		<-x.k.Booted()
+		if err := x.client.Watch(bounded(t), nil); err != nil {
+			t.Fatalf("while it is up: %v", err)
+		}
+		w.mu.Lock()
+		w.alive["m"] = false // and the keeper has not heard of it
+		w.mu.Unlock()
+		got := make(chan error, 1)
+		go func() { got <- x.client.Watch(bounded(t), nil) }()
+		select {
+		case err := <-got:
+			t.Errorf("an answer before the keeper is done: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		w.mu.Lock()
+		close(w.ended["m"])
+		w.mu.Unlock()
+		if err := <-got; !errors.Is(err, ErrNone) {
+			t.Errorf("watch: %v, want %v", err, ErrNone)
+		}
+	})
+	t.Run("stopping", func(t *testing.T) {
+		w, dir := newWorld(), t.TempDir()
+		x := w.live(t, dir, testPlan(), false, nil)
+		<-x.k.Booted()
+		x.k.mu.Lock()
+		x.k.state = stopping
+		x.k.mu.Unlock()
+		got := make(chan error, 1)
+		go func() { got <- x.client.Watch(bounded(t), nil) }()
+		select {
+		case err := <-got:
+			t.Errorf("an answer while it stops: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		x.k.end()
+		if err := <-got; !errors.Is(err, ErrNone) {
+			t.Errorf("watch: %v, want %v", err, ErrNone)
+		}
+	})
 }
 
 func TestACallerOfAHungKeeperIsNotHeldUp(t *testing.T) {

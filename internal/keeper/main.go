@@ -10,9 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,29 +77,6 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 		}
 	}()
 	return k.Serve(l, creator)
-}
-
-// settled is how long after a boot a keeper makes itself small. Until then the
-// first command has the processor to itself, and a sandbox that is made for one
-// command is gone.
-const settled = 2 * time.Second
-
-// slim gives back what the boot needed and is not needed again. During the boot
-// memory is cheaper than collecting; afterwards it is the other way around.
-func slim(k *Keeper) {
-	select {
-	case <-k.Booted():
-	case <-k.Ended():
-		return
-	}
-	t := time.NewTimer(settled)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		debug.SetGCPercent(25)
-		debug.FreeOSMemory()
-	case <-k.Ended():
-	}
 }
 
 // inherited turns a descriptor that this process was started with into what

@@ -82,6 +82,10 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 		k.mu.Lock()
 		k.commands--
 		k.mu.Unlock()
+		select {
+		case k.quiet <- struct{}{}:
+		default:
+		}
 	}()
 
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
@@ -171,6 +175,39 @@ func (k *Keeper) stopped(c *net.UnixConn, r request) {
 	k.answer(c, reply{OK: err == nil, Error: failed(err)})
 }
 
+// lives reports whether the sandbox is up and not on its way down, which a
+// keeper may have to be told: a machine that was killed ends before its keeper
+// has noticed.
+func (k *Keeper) lives() bool {
+	k.mu.Lock()
+	ready := k.state == sandbox.Ready
+	k.mu.Unlock()
+	if !ready {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
+	defer cancel()
+	if k.Guest.Alive(ctx) == nil || ctx.Err() != nil {
+		return true // one that is only slow is up
+	}
+	// A process that is being killed is there for a moment longer.
+	for ctx.Err() == nil {
+		if running, _, err := k.machine(ctx); err == nil && !running {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.ended:
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// pingTime is how long a guest may take to show that it is there.
+const pingTime = 2 * time.Second
+
 // idle reports whether nothing is going on that somebody waits for.
 func (k *Keeper) idle() bool {
 	k.mu.Lock()
@@ -239,6 +276,15 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 	k.mu.Lock()
 	err := k.bootErr
 	k.mu.Unlock()
+	if err == nil && !own && !k.lives() {
+		// Who asks whether the sandbox is up would be told of one that is
+		// going down. Hanging up when it is down says what is true.
+		select {
+		case <-gone:
+		case <-k.ended:
+		}
+		return
+	}
 	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
 	if !own {
 		return

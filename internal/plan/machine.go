@@ -6,6 +6,9 @@ type Machine struct {
 	ID       string `json:"id"` // unique per home; letters, digits, '-', '_' and '.'
 	Hostname string `json:"hostname"`
 
+	// Driver names the driver that builds the machine. Empty is the default.
+	Driver string `json:"driver,omitempty"`
+
 	// Layers are absolute directories of the host, lowest first. A driver
 	// never writes to them. At least one is required.
 	Layers []string `json:"layers"`

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
@@ -60,6 +61,9 @@ func Open(dir string) (*Home, error) {
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := ours(dir); err != nil {
+		return nil, err
+	}
 	// Mkdir of something that exists tells a read-only file system and a
 	// foreign directory apart from a usable one without writing anything.
 	marker := filepath.Join(dir, "layers")
@@ -71,6 +75,22 @@ func Open(dir string) (*Home, error) {
 		}
 	}
 	return &Home{dir: dir}, nil
+}
+
+// ours refuses a home that somebody else can change: what lies in it decides
+// which directories of the host a sandbox is given, and with whose rights.
+func ours(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return durable.Explain(dir, err)
+	}
+	if int(st.Uid) != os.Geteuid() && st.Uid != 0 {
+		return fmt.Errorf("home %s belongs to user %d and not to %d, who runs this: set KITBOX_HOME to a directory of your own: %w", dir, st.Uid, os.Geteuid(), kiterr.ErrUnavailable)
+	}
+	if st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && int(st.Gid) != os.Getegid() {
+		return fmt.Errorf("home %s can be changed by other users: take that away with 'chmod go-w %s': %w", dir, dir, kiterr.ErrUnavailable)
+	}
+	return nil
 }
 
 // Dir is the home itself. The others are its parts; those that return a path

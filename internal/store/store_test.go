@@ -181,3 +181,38 @@ func TestSweepFollowsPlansAndBuildRecords(t *testing.T) {
 		}
 	}
 }
+
+// Whoever can change a home decides what sandboxes are given of the host.
+func TestOpenRefusesAHomeThatOthersCanChange(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "home")
+	if _, err := store.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(dir); !errors.Is(err, kiterr.ErrUnavailable) || !strings.Contains(err.Error(), "chmod go-w "+dir) {
+		t.Errorf("a directory that all can write: %v", err)
+	}
+	if err := os.Chmod(dir, 0o770); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(dir); err != nil {
+		t.Errorf("a directory of our own group: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	if err := os.Chown(dir, 0, 12345); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(dir); !errors.Is(err, kiterr.ErrUnavailable) {
+		t.Errorf("a directory of another group: %v", err)
+	}
+	if err := os.Chown(dir, 12345, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(dir); !errors.Is(err, kiterr.ErrUnavailable) || !strings.Contains(err.Error(), "12345") {
+		t.Errorf("a directory of another user: %v", err)
+	}
+}

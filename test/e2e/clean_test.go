@@ -47,7 +47,7 @@ func TestZZNothingIsLeft(t *testing.T) {
 	if out := ok(t, "ls", "--json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("sandboxes are left: %s", out)
 	}
-	for _, dir := range []string{"machines", "sandboxes"} {
+	for _, dir := range []string{"machines", "machines-oci", "sandboxes"} {
 		left, err := os.ReadDir(filepath.Join(home, dir))
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)

@@ -213,3 +213,26 @@ func TestInterruptedCreateLeavesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestTheOCIDriverKeepsTheSamePromises runs the same Kit on an installed
+// runtime.
+func TestTheOCIDriverKeepsTheSamePromises(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("the oci driver needs root")
+	}
+	addr, hits := serve(t, "served")
+	create(t, "runtime", probe, "--driver", "oci", "--route", "allowed.test="+addr)
+	if o := sh(t, "runtime", "", "id -un; curl -sS --max-time 5 http://allowed.test/"); o.Stdout != "agent\nserved allowed.test\n" {
+		t.Errorf("%+v", o)
+	}
+	before := hits.Load()
+	if o := sh(t, "runtime", "0", "curl -sS --max-time 5 http://"+addr+"/"); o.Code == 0 || hits.Load() != before {
+		t.Errorf("the host's loopback was reached: %+v", o)
+	}
+	ok(t, "exec", "runtime", "--", "sh", "-c", "echo kept > /data/kept")
+	ok(t, "stop", "runtime")
+	ok(t, "start", "runtime")
+	if out := ok(t, "exec", "runtime", "--", "cat", "/data/kept"); out != "kept\n" {
+		t.Errorf("/data/kept = %q", out)
+	}
+}

@@ -121,7 +121,9 @@ func TestFullDiskIsSaid(t *testing.T) {
 	}
 	dir := t.TempDir()
 	// A private mount namespace, so that nothing is left mounted whatever happens.
-	script := "mount -t tmpfs -o size=2m none " + dir + " && exec " + filepath.Join(bin, "kitbox") + " create --name full ./examples/hello"
+	// The builder, if one came up, ends in there too: nobody else sees its socket.
+	script := "mount -t tmpfs -o size=2m,mode=0700 none " + dir + " || exit; " + filepath.Join(bin, "kitbox") + " create --name full ./examples/hello; s=$?; " +
+		filepath.Join(bin, "kit-builder") + " stop >/dev/null 2>&1; exit $s"
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--propagation", "private", "sh", "-c", script)

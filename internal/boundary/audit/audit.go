@@ -56,6 +56,10 @@ type Decision struct {
 	Count    int        `json:"count"`             // how many decisions this line stands for; never 0
 }
 
+// Ample is the size in bytes from which a log grows slowly: at most some ten
+// megabytes a day.
+const Ample = 64 << 20
+
 // maxField bounds each text of a line in bytes. The longest host name has 253.
 const maxField = 300
 
@@ -73,6 +77,11 @@ type Log struct {
 	// PerWindow is how many lines are written one by one within a Window;
 	// what exceeds it is counted per kind and verdict. Zero means 1000.
 	PerWindow int
+
+	// Held is how many bytes W has already. From Ample on, only every
+	// hundredth of PerWindow is written one by one: a sandbox must not be
+	// able to fill the host's disk with what it was refused.
+	Held int64
 
 	file *os.File // of Open
 
@@ -114,7 +123,11 @@ func Open(path string) (*Log, error) {
 			f.Write([]byte{'\n'})
 		}
 	}
-	return &Log{W: f, file: f}, nil
+	l := &Log{W: f, file: f}
+	if fi, err := f.Stat(); err == nil {
+		l.Held = fi.Size()
+	}
+	return l, nil
 }
 
 // Write adds d. It sets the schema, fills in a missing time and a count of 1,
@@ -163,6 +176,9 @@ func (l *Log) Write(d Decision) {
 		}
 		l.seen[k] = &d
 		return
+	}
+	if again.Count < 0 && l.lines >= l.perWindow() {
+		again.Count = 0
 	}
 	if again.Count < 0 {
 		again.Count++
@@ -224,7 +240,9 @@ func (l *Log) flush() {
 func (l *Log) line(d Decision) {
 	b, err := json.Marshal(d)
 	if err == nil {
-		_, err = l.W.Write(append(b, '\n'))
+		var n int
+		n, err = l.W.Write(append(b, '\n'))
+		l.Held += int64(n)
 	}
 	if err != nil && l.failure == nil {
 		l.failure = err
@@ -240,10 +258,14 @@ func (l *Log) window() time.Duration {
 }
 
 func (l *Log) perWindow() int {
+	n := 1000
 	if l.PerWindow > 0 {
-		return l.PerWindow
+		n = l.PerWindow
 	}
-	return 1000
+	if l.Held >= Ample {
+		n = max(n/100, 1)
+	}
+	return n
 }
 
 // clean bounds s and makes it valid UTF-8; JSON escapes the rest.

@@ -114,6 +114,22 @@ func TestTooManyDifferentDecisionsAreCounted(t *testing.T) {
 	}
 }
 
+// A sandbox that is refused for weeks must not fill the disk with it, and still
+// nothing goes uncounted.
+func TestALongLogGrowsSlowly(t *testing.T) {
+	var b bytes.Buffer
+	l := &Log{W: &b, Window: time.Hour, PerWindow: 1000, Held: Ample - 1000}
+	for i := range 5000 {
+		l.Write(Decision{Kind: DNS, Verdict: Deny, Host: fmt.Sprintf("%d.example", i), Why: "no rule"})
+		l.Write(Decision{Kind: Connect, Verdict: Allow, Host: "same.example", Why: "allowed"})
+	}
+	l.Close()
+	ds := lines(t, b.Bytes())
+	if len(ds) > 20 || total(ds) != 10000 {
+		t.Errorf("%d lines that count %d, want few that count 10000", len(ds), total(ds))
+	}
+}
+
 func TestLinesAreBoundedAndWhole(t *testing.T) {
 	var b bytes.Buffer
 	l := &Log{W: &b}

@@ -54,6 +54,23 @@ func hold(guest string, uids, gids syscall.SysProcIDMap) (*os.File, error) {
 	return ns, err
 }
 
+// Straight is Detached of a directory that people name, such as a workspace:
+// source has to be what it was when it was recorded, without a symbolic link
+// anywhere in it. What a sandbox may write to, it could have made into a link to
+// anywhere since.
+func Straight(source string, attr unix.MountAttr) (*os.File, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err == unix.ELOOP {
+		return nil, fmt.Errorf("%s leads through a symbolic link now, which it did not when the sandbox was made: %w", source, kiterr.ErrRefused)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("taking a mount of %s: %w", source, err)
+	}
+	f := os.NewFile(uintptr(fd), source)
+	defer f.Close()
+	return Detached(fmt.Sprintf("/proc/self/fd/%d", fd), attr)
+}
+
 // Detached returns a mount of source, and of all that is mounted below it, with
 // attributes attr, that is attached nowhere.
 func Detached(source string, attr unix.MountAttr) (*os.File, error) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -35,7 +36,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(tmp)
+			_ = durable.RemoveTree(tmp)
 		}
 	}()
 	// Held until the end: a sweep leaves what is locked alone.
@@ -70,7 +71,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 		return Explain(err)
 	}
 	if err := syncDir(base); err != nil {
-		os.RemoveAll(final)
+		_ = durable.RemoveTree(final)
 		return Explain(err)
 	}
 	return nil
@@ -123,7 +124,7 @@ func (m *Machine) Remove() error {
 		os.Remove(trash)
 		return Explain(err)
 	}
-	if err := os.RemoveAll(trash); err != nil {
+	if err := durable.RemoveTree(trash); err != nil {
 		return fmt.Errorf("removing machine %s: %w", m.ID, Explain(err))
 	}
 	return nil
@@ -155,11 +156,11 @@ func sweep(base string) {
 			}
 		}
 		if err != nil {
-			os.RemoveAll(p)
+			_ = durable.RemoveTree(p)
 			continue
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			os.RemoveAll(p)
+			_ = durable.RemoveTree(p)
 		}
 		f.Close()
 	}

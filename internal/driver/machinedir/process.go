@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -166,4 +167,22 @@ func (c *Children) Reaped(id string) {
 	case <-done:
 	case <-time.After(5 * time.Second):
 	}
+}
+
+// FirstToGo keeps a machine from being spared when memory runs out. Processes
+// inherit how far down they may set their score, which is all the way below a
+// login or a service that the system protects: a machine under one could have
+// the kernel end everything else first. Written by root, a score is also the new
+// floor. An ordinary user's processes were never that low, and writing fails.
+func FirstToGo(pid int) {
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return
+	}
+	score, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return
+	}
+	_ = os.WriteFile(file, []byte(strconv.Itoa(max(score, 0))), 0)
 }

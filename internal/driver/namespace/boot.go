@@ -82,6 +82,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		_ = cmd.Process.Kill()
 		return err
 	}
+	machinedir.FirstToGo(r.PID)
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := inside.SendConfig(ours, c); err != nil {

@@ -57,13 +57,16 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 			files = nil
 		}
 	}()
-	add := func(source string, attr unix.MountAttr) error {
-		f, err := idmap.Detached(source, attr)
-		if err == nil {
-			files = append(files, f)
+	with := func(take func(string, unix.MountAttr) (*os.File, error)) func(string, unix.MountAttr) error {
+		return func(source string, attr unix.MountAttr) error {
+			f, err := take(source, attr)
+			if err == nil {
+				files = append(files, f)
+			}
+			return err
 		}
-		return err
 	}
+	add, straight := with(idmap.Detached), with(idmap.Straight)
 	shift := unix.MountAttr{}
 	if !p.IDMap.IsIdentity() {
 		shift = unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(mp.machine.Fd())}
@@ -89,7 +92,7 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 		if m.ReadOnly {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
-		note, err := addBind(m, attr, p.IDMap, mp, add)
+		note, err := addBind(m, attr, p.IDMap, mp, add, straight)
 		if err != nil {
 			return files, nil, fmt.Errorf("mount %s: %w", m.Path, err)
 		}
@@ -102,8 +105,11 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 
 // addBind adds a bind with the ownership its plan asks for. note says what of
 // it does not hold.
-func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add func(string, unix.MountAttr) error) (note string, err error) {
+func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add, straight func(string, unix.MountAttr) error) (note string, err error) {
 	o := m.Owner
+	if o != nil {
+		add = straight
+	}
 	if o == nil {
 		return "", add(m.Source, attr)
 	}

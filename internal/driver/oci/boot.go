@@ -81,6 +81,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if r.PID, err = strconv.Atoi(strings.TrimSpace(string(b))); err != nil {
 		return fmt.Errorf("%s left a pid that is none: %q", filepath.Base(runtime), b)
 	}
+	machinedir.FirstToGo(r.PID)
 	if r.Start, err = machinedir.StartTicks(r.PID); err != nil {
 		return m.Blame(fmt.Errorf("the guest ended at once: %w", err))
 	}

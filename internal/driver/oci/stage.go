@@ -98,6 +98,8 @@ func gatherBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, guest string)
 		}
 		defer ns.Close()
 		attr.Userns_fd = uint64(ns.Fd())
+		f, err = idmap.Straight(m.Source, attr)
+		return f, !i.IsDir(), err
 	}
 	f, err = idmap.Detached(m.Source, attr)
 	return f, !i.IsDir(), err

@@ -196,6 +196,34 @@ func TestOnlyPipesArePassed(t *testing.T) {
 	})
 }
 
+// The flags of a descriptor belong to all copies of it, those of the host's
+// other programs as well.
+func TestACommandCannotChangeTheHostsDescriptors(t *testing.T) {
+	both(t, func(t *testing.T, cl *client.Client) {
+		inR, inW := pipe(t)
+		outR, outW := pipe(t)
+		inW.Close()
+		script := `perl -e 'use Fcntl; for my $f (*STDIN, *STDOUT) { fcntl($f, F_SETFL, fcntl($f, F_GETFL, 0) | O_NONBLOCK | O_ASYNC) or die }; print "set"'`
+		exit, err := cl.Exec(within(t), sh(script), client.Stdio{Stdin: inR, Stdout: outW})
+		if err != nil || exit.Code != 0 {
+			t.Fatal(exit, err)
+		}
+		for name, f := range map[string]*os.File{"stdin": inR, "stdout": outW} {
+			flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if flags&(unix.O_NONBLOCK|unix.O_ASYNC) != 0 {
+				t.Errorf("the command changed the flags of our %s: %#x", name, flags)
+			}
+		}
+		outW.Close()
+		if b, err := io.ReadAll(outR); err != nil || string(b) != "set" {
+			t.Errorf("%q, %v", b, err)
+		}
+	})
+}
+
 func TestStdinEndsWhenItEnds(t *testing.T) {
 	both(t, func(t *testing.T, cl *client.Client) {
 		var out bytes.Buffer

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -86,7 +87,9 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 		defer null.Close()
 		for fd, stream := range []any{s.Stdin, s.Stdout, s.Stderr} {
 			f, ok := passable(c, fd, stream, s.Copy)
-			if stream == nil && fd > 0 && c.CanPass() && !s.Copy {
+			if ok {
+				defer f.Close()
+			} else if stream == nil && fd > 0 && c.CanPass() && !s.Copy {
 				f, ok = null, true
 			}
 			if ok {
@@ -98,7 +101,13 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 	}
 	e.Stdin = s.Stdin != nil && !passed[0] && !r.Detach
 
+	// Starting a command takes the guest no time. One that its machine has
+	// taken descriptors or memory from would never answer.
+	late := time.AfterFunc(answerTime, func() { _ = c.Raw().SetDeadline(time.Unix(1, 0)) })
 	a, err := begin(c, protocol.Request{Op: protocol.OpExec, Exec: e}, files...)
+	if !late.Stop() && ctx.Err() == nil {
+		return protocol.Exit{}, fmt.Errorf("the guest did not start the command within %v; stop and start the sandbox", answerTime)
+	}
 	if err != nil {
 		return protocol.Exit{}, err
 	}
@@ -110,6 +119,10 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 	}
 	return attend(ctx, c, e, s, passed)
 }
+
+// answerTime is how long a guest may take to start a command, on a machine that
+// is very busy.
+var answerTime = time.Minute
 
 // attend moves bytes until the guest reports the end of the command.
 func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, passed [3]bool) (protocol.Exit, error) {
@@ -278,7 +291,10 @@ func frames(c *protocol.Conn, b *protocol.Budget, inbox func(protocol.Kind) *pro
 	}
 }
 
-// passable returns the file of a stream that may be given to the command.
+// passable returns a file that may be given to the command for a stream. It is
+// opened anew: a descriptor shares its flags with all its copies, and a command
+// that made its stdout non-blocking would break the host's other programs that
+// write to the same pipe. The caller closes it.
 func passable(c *protocol.Conn, fd int, stream any, never bool) (*os.File, bool) {
 	f, ok := stream.(*os.File)
 	if !ok || f == nil || never || !c.CanPass() {
@@ -297,12 +313,19 @@ func passable(c *protocol.Conn, fd int, stream any, never bool) (*os.File, bool)
 	if err != nil || flags&unix.O_NONBLOCK != 0 || flags&unix.O_PATH != 0 {
 		return nil, false
 	}
-	switch flags & unix.O_ACCMODE {
-	case unix.O_RDONLY:
-		return f, fd == 0
-	case unix.O_WRONLY:
-		return f, fd != 0
-	default:
-		return f, isNull // a pipe opened both ways never ends
+	mode := flags & unix.O_ACCMODE
+	if mode == unix.O_RDONLY && fd != 0 || mode == unix.O_WRONLY && fd == 0 || mode == unix.O_RDWR && !isNull {
+		return nil, false // a pipe opened both ways never ends
 	}
+	// One that another user made may be held and not opened. It is copied.
+	// Without waiting for the other end of one that has a name.
+	anew, err := unix.Open("/proc/self/fd/"+strconv.Itoa(n), mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, false
+	}
+	if err := unix.SetNonblock(anew, false); err != nil {
+		unix.Close(anew)
+		return nil, false
+	}
+	return os.NewFile(uintptr(anew), f.Name()), true
 }

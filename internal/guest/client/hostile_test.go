@@ -241,3 +241,25 @@ func TestAPassedDescriptorMustBeATCPConnection(t *testing.T) {
 		<-sent // before the files are closed
 	}
 }
+
+// A machine's root can take its guest's descriptors away, and the guest then
+// never answers.
+func TestAGuestThatNeverStartsACommandIsGivenUp(t *testing.T) {
+	defer client.SetAnswerTime(50 * time.Millisecond)()
+	stuck := make(chan struct{})
+	defer close(stuck)
+	cl := hostile(t, func(*protocol.Conn) { <-stuck })
+	_, err := cl.Exec(short(t), client.ExecRequest{Argv: []string{"x"}}, client.Stdio{})
+	if err == nil || !strings.Contains(err.Error(), "stop and start") {
+		t.Errorf("%v", err)
+	}
+	// One that has answered may take as long as its command does.
+	cl = hostile(t, func(c *protocol.Conn) {
+		answer(c, protocol.Answer{PID: 7})
+		time.Sleep(150 * time.Millisecond)
+		c.WriteMessage(protocol.KindExit, protocol.Exit{Code: 3})
+	})
+	if exit, err := cl.Exec(short(t), client.ExecRequest{Argv: []string{"x"}}, client.Stdio{}); err != nil || exit.Code != 3 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+}

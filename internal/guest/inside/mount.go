@@ -178,7 +178,12 @@ func attach(fd int, dir string) error {
 }
 
 func over(fd int, p string) error {
+	// Not through a link at the end of p: whoever makes one, an image or a
+	// former run, would choose what is mounted over.
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		if st, lerr := os.Lstat(p); lerr == nil && st.Mode()&os.ModeSymlink != 0 {
+			return fmt.Errorf("mounting %s: it is a symbolic link in the image, and has to be a directory", p)
+		}
 		return fmt.Errorf("mounting %s: %w", p, err)
 	}
 	return nil
@@ -186,7 +191,10 @@ func over(fd int, p string) error {
 
 // ensureDir makes dir with mode if nothing is there.
 func ensureDir(dir string, mode uint32) error {
-	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+	if st, err := os.Stat(dir); err == nil {
+		if !st.IsDir() {
+			return fmt.Errorf("%s is no directory in the image", dir)
+		}
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {

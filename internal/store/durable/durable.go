@@ -31,11 +31,16 @@ const TempPrefix = ".tmp-"
 // content or the new, at any instant and after any crash. On error path is
 // untouched; at worst a file starting with [TempPrefix] is left after a kill.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	if err := replace(path, data, mode, true); err != nil {
+	if err := Replace(path, data, mode); err != nil {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
 }
+
+// Replace is WriteFile for a caller that syncs the directory itself, because it
+// has more to change there. Until then a power cut may bring back the old
+// content, whole.
+func Replace(path string, data []byte, mode fs.FileMode) error { return replace(path, data, mode, true) }
 
 // WriteCache is WriteFile for what can be made again: it is as atomic towards
 // other processes and kills, and does not wait for the disk. After a power cut

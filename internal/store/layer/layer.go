@@ -153,7 +153,7 @@ func (s *Store) discard(name string) error {
 		}
 		return durable.Explain(dir, err)
 	}
-	return durable.Explain(tmp, os.RemoveAll(tmp))
+	return durable.Explain(tmp, durable.RemoveTree(tmp))
 }
 
 // Unpack makes sure that layer id is unpacked. If it is not, it calls open for
@@ -201,7 +201,7 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(tmp)
+			_ = durable.RemoveTree(tmp)
 		}
 	}()
 	if err := os.Mkdir(filepath.Join(tmp, "fs"), 0o755); err != nil {
@@ -356,7 +356,7 @@ func (s *Store) remove(ctx context.Context, name string, limit time.Time) (bool,
 		}
 		dir = tmp
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := durable.RemoveTree(dir); err != nil {
 		return false, 0, durable.Explain(dir, err)
 	}
 	return true, size, nil

@@ -41,7 +41,7 @@ type idRanges struct {
 // seldom meet.
 func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) {
 	m := plan.IDMap{Size: idSize}
-	err := s.updateIDs(ctx, func(r *idRanges) error {
+	err := s.updateIDs(ctx, durable.WriteFile, func(r *idRanges) error {
 		if base, ok := r.Base[id]; ok {
 			m.Base = base
 			return nil
@@ -66,16 +66,18 @@ func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) 
 }
 
 // ReleaseIDs gives the range of sandbox id back. Nothing of the sandbox may run
-// or be stored with host ids any more. Releasing twice does nothing.
+// or be stored with host ids any more. Releasing twice does nothing. It is for
+// [Sandbox.Remove] to make it survive a power cut, with the removal itself: if
+// neither does, the next removal releases again.
 func (s *Store) ReleaseIDs(ctx context.Context, id string) error {
-	return s.updateIDs(ctx, func(r *idRanges) error {
+	return s.updateIDs(ctx, durable.Replace, func(r *idRanges) error {
 		delete(r.Base, id)
 		return nil
 	})
 }
 
 // updateIDs changes the record under its lock; an unchanged one is not written.
-func (s *Store) updateIDs(ctx context.Context, change func(*idRanges) error) error {
+func (s *Store) updateIDs(ctx context.Context, write func(string, []byte, fs.FileMode) error, change func(*idRanges) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	l, err := durable.AcquireLock(ctx, filepath.Join(s.dir, ".ids.lock"), durable.Exclusive)
@@ -111,5 +113,5 @@ func (s *Store) updateIDs(ctx context.Context, change func(*idRanges) error) err
 	if data = append(data, '\n'); string(data) == string(old) {
 		return nil
 	}
-	return durable.WriteFile(path, data, 0o600)
+	return write(path, data, 0o600)
 }

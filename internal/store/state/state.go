@@ -76,7 +76,8 @@ type Sandbox struct {
 }
 
 // Create makes the directory of a new sandbox. A name that is taken is
-// [kiterr.ErrExists].
+// [kiterr.ErrExists]. The directory survives a power cut once
+// [Store.AllocateIDs] has allocated, or [Store.Sync] has returned.
 func (s *Store) Create(name string) (*Sandbox, error) {
 	sb, err := s.at(name)
 	if err != nil {
@@ -89,8 +90,11 @@ func (s *Store) Create(name string) (*Sandbox, error) {
 	if err != nil {
 		return nil, durable.Explain(sb.dir, err)
 	}
-	return sb, durable.SyncDir(s.dir)
+	return sb, nil
 }
+
+// Sync makes sandboxes that were created survive a power cut.
+func (s *Store) Sync() error { return durable.SyncDir(s.dir) }
 
 // Sandbox returns the sandbox called name. An unknown one is
 // [kiterr.ErrNotFound].
@@ -146,14 +150,14 @@ func (s *Store) Sweep(grace time.Duration) error {
 		p := filepath.Join(s.dir, e.Name())
 		if strings.HasPrefix(e.Name(), durable.TempPrefix) {
 			if st, err := e.Info(); err == nil && (e.IsDir() || st.ModTime().Before(limit)) {
-				errs = append(errs, durable.Explain(p, os.RemoveAll(p)))
+				errs = append(errs, durable.Explain(p, durable.RemoveTree(p)))
 			}
 			continue
 		}
 		files, _ := filepath.Glob(filepath.Join(p, durable.TempPrefix+"*"))
 		for _, f := range files {
 			if st, err := os.Lstat(f); err == nil && st.ModTime().Before(limit) {
-				errs = append(errs, durable.Explain(f, os.RemoveAll(f)))
+				errs = append(errs, durable.Explain(f, durable.RemoveTree(f)))
 			}
 		}
 	}
@@ -214,7 +218,7 @@ func (sb *Sandbox) Remove() error {
 	if err := durable.SyncDir(parent); err != nil {
 		return err
 	}
-	return durable.Explain(tmp, os.RemoveAll(tmp))
+	return durable.Explain(tmp, durable.RemoveTree(tmp))
 }
 
 // Write replaces the document file by the JSON form of v, which must have a

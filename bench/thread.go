@@ -1,10 +1,11 @@
-package driver
+package main
 
 import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"testing"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,7 @@ import (
 // anybody else would see it, and crun pays for no extra process.
 type thread struct{ work chan func() }
 
-func newThread(t *testing.T) *thread {
+func newThread() (*thread, error) {
 	th := &thread{make(chan func())}
 	ready := make(chan error)
 	go func() {
@@ -32,11 +33,13 @@ func newThread(t *testing.T) *thread {
 		}
 	}()
 	if err := <-ready; err != nil {
-		t.Fatal(err)
+		close(th.work)
+		return nil, err
 	}
-	t.Cleanup(func() { close(th.work) })
-	return th
+	return th, nil
 }
+
+func (th *thread) close() { close(th.work) }
 
 func (th *thread) do(f func() error) error {
 	done := make(chan error)
@@ -45,13 +48,14 @@ func (th *thread) do(f func() error) error {
 }
 
 // run starts cmd from the thread, in whose namespace it then is.
-func (th *thread) run(cmd *exec.Cmd) error {
-	return th.do(func() error { return cmd.Run() })
-}
+func (th *thread) run(cmd *exec.Cmd) error { return th.do(cmd.Run) }
 
-func (th *thread) mount(layer, bundle string) error {
+// mount lays layers, lowest first, over each other at the bundle's rootfs.
+func (th *thread) mount(layers []string, bundle string) error {
 	return th.do(func() error {
-		opts := "lowerdir=" + layer + ",upperdir=" + filepath.Join(bundle, "upper") + ",workdir=" + filepath.Join(bundle, "work")
+		lower := slices.Clone(layers)
+		slices.Reverse(lower)
+		opts := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + filepath.Join(bundle, "upper") + ",workdir=" + filepath.Join(bundle, "work")
 		return unix.Mount("overlay", filepath.Join(bundle, "rootfs"), "overlay", 0, opts)
 	})
 }

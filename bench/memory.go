@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What an idle sandbox may have of its own, in bytes, and what is aimed at.
+const (
+	memoryBar = 24 << 20
+	memoryAim = 16 << 20
+)
+
+// idleTime is how long a sandbox has done nothing when it is looked at: keepers
+// give memory back a little after their boot.
+const idleTime = 4 * time.Second
+
+// memory looks at the sandbox that has been there for the whole run.
+func memory(_ context.Context, o options, f *fixture, r *report) error {
+	if !o.quick {
+		time.Sleep(idleTime)
+	}
+	keeper, guest, err := f.status()
+	if err != nil {
+		return err
+	}
+	k, err := footprintOf(keeper)
+	if err != nil {
+		return fmt.Errorf("memory of the keeper: %w", err)
+	}
+	g, err := footprintOf(guest)
+	if err != nil {
+		return fmt.Errorf("memory of the guest: %w", err)
+	}
+	kernel, err := kernelMemory(guest)
+	if err != nil {
+		return err
+	}
+	// Pages of the programs' files that nobody else maps count, although the
+	// kernel takes them away when it needs them.
+	total := k.pss + g.pss + kernel
+	l := line{what: "idle sandbox: keeper, guest, kernel memory of its cgroup", peer: "–",
+		ours: mib(total), theirs: fmt.Sprintf("of that anonymous: keeper %s, guest %s; kernel %s", mib(k.anon), mib(g.anon), mib(kernel)),
+		bar: "≤ " + mib(memoryBar), aim: mib(memoryAim), ok: verdict(total <= memoryBar)}
+	r.add(l)
+	return nil
+}
+
+// A footprint is memory in bytes.
+type footprint struct {
+	pss  int64 // with the process's share of what others map too
+	anon int64 // of that, in no file
+}
+
+func footprintOf(pid int) (footprint, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return footprint{}, err
+	}
+	defer f.Close()
+	var fp footprint
+	for s := bufio.NewScanner(f); s.Scan(); {
+		w := strings.Fields(s.Text())
+		if len(w) != 3 || w[2] != "kB" {
+			continue
+		}
+		n, err := strconv.ParseInt(w[1], 10, 64)
+		if err != nil {
+			return fp, err
+		}
+		switch w[0] {
+		case "Pss:":
+			fp.pss = n << 10
+		case "Pss_Anon:":
+			fp.anon = n << 10
+		}
+	}
+	if fp.pss == 0 {
+		return fp, errors.New("the kernel does not say")
+	}
+	return fp, nil
+}
+
+// kernelMemory is what the kernel holds for the group that pid is in, or 0 where
+// that cannot be read.
+func kernelMemory(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(b)) {
+		p := strings.SplitN(strings.TrimSpace(l), ":", 3)
+		if len(p) != 3 {
+			continue
+		}
+		file, key := "", ""
+		switch {
+		case p[1] == "memory":
+			file = filepath.Join("/sys/fs/cgroup/memory", p[2], "memory.kmem.usage_in_bytes")
+		case p[1] == "":
+			file, key = filepath.Join("/sys/fs/cgroup", p[2], "memory.stat"), "kernel "
+		default:
+			continue
+		}
+		b, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		for v := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(v, key); ok {
+				return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			}
+		}
+	}
+	return 0, nil
+}
+
+func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

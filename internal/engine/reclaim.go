@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/journal"
+)
+
+// reclaimAge is how long a sandbox's directory is left alone before it counts as
+// the remains of a killed command: longer than the instant between taking a name
+// and locking it, on a machine that is very busy.
+const reclaimAge = 10 * time.Second
+
+// reclaim removes what interrupted creations left under any name: a name that
+// was made up is one that nobody asks for again. It is done on the way of a
+// creation, so what cannot be removed now is left for the next one.
+func (e *Engine) reclaim(ctx context.Context) {
+	names, err := e.state.List()
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		sb, err := e.state.Sandbox(name)
+		if err != nil {
+			continue // removed since
+		}
+		st, err := os.Stat(sb.Dir())
+		if err != nil || time.Since(st.ModTime()) < reclaimAge {
+			continue
+		}
+		es, err := journal.Read(sb.Dir())
+		if err != nil || journal.Installed(es) && journal.Last(es) != journal.Removing {
+			continue
+		}
+		b := &box{e: e, sb: sb}
+		if b.busy() {
+			continue
+		}
+		l, err := sb.Lock(ctx, "create")
+		if err != nil {
+			continue
+		}
+		// It looks again, at the keeper too, now that nobody else does.
+		_ = b.mend(ctx)
+		l.Unlock()
+	}
+}
