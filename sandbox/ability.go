@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -69,6 +71,134 @@ func Inspect(ctx context.Context, s Sandbox) (*Inspection, error) {
 		return nil, fmt.Errorf("inspecting with %T: %w", s, kiterr.ErrUnsupported)
 	}
 	return i.Inspect(ctx)
+}
+
+// A Publisher makes ports of the sandbox reachable on the host's loopback. Use
+// [Ports], [Publish] and [Unpublish].
+type Publisher interface {
+	Ports(ctx context.Context) ([]Port, error)
+	Publish(ctx context.Context, o PublishOptions) (Port, error)
+	Unpublish(ctx context.Context, container uint16, transport string) error
+}
+
+// PublishOptions name a port. Only Container is required.
+type PublishOptions struct {
+	Container uint16
+	Transport string // tcp, also when empty, or udp
+	Host      uint16 // 0: one that is free
+}
+
+// Ports returns what is published of s, also while it is stopped.
+func Ports(ctx context.Context, s Sandbox) ([]Port, error) {
+	p, ok := s.(Publisher)
+	if !ok {
+		return nil, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Ports(ctx)
+}
+
+// Publish publishes a port of s, now if it runs and at every start. One that is
+// published already is [kiterr.ErrExists].
+func Publish(ctx context.Context, s Sandbox, o PublishOptions) (Port, error) {
+	p, ok := s.(Publisher)
+	if !ok {
+		return Port{}, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Publish(ctx, o)
+}
+
+// Unpublish takes a port of s back for good, also one that a Kit asks for, and
+// ends the connections through it. One that is not published is
+// [kiterr.ErrNotFound].
+func Unpublish(ctx context.Context, s Sandbox, container uint16, transport string) error {
+	p, ok := s.(Publisher)
+	if !ok {
+		return fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Unpublish(ctx, container, transport)
+}
+
+// A Recreator can be made anew. Use [Recreate].
+type Recreator interface {
+	Recreate(ctx context.Context, o RecreateOptions) error
+}
+
+// RecreateOptions say what changes. The zero value makes the same again, from
+// what its references stand for now.
+type RecreateOptions struct {
+	Kits            []string          // instead of all it had; empty: the same
+	Args            map[string]string // over those it had; with Kits, instead of them
+	Env             map[string]string // over those it had
+	AllowWidening   bool              // approve what was not granted before
+	AllowPrivileged bool              // as in [CreateOptions]
+	Granted         func(*Plan)       // told before anything changes; nil discards
+	Progress        func(Event)       // nil discards
+}
+
+// Recreate gives s a fresh file system and the plan that its Kits come to now.
+// Volumes, host mounts, ports and its id stay; install hooks do not run again.
+// It is refused before anything changes when storage is asked for on other terms
+// ([kiterr.ErrRefused]) or more authority than was granted ([WideningError]).
+// s runs afterwards.
+func Recreate(ctx context.Context, s Sandbox, o RecreateOptions) error {
+	r, ok := s.(Recreator)
+	if !ok {
+		return fmt.Errorf("recreating a %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return r.Recreate(ctx, o)
+}
+
+// A VolumeKeeper keeps block volumes by the name of their sandbox.
+type VolumeKeeper interface {
+	// Volumes lists those of one name, or all when it is empty, whether the
+	// sandbox exists or not. It makes nothing.
+	Volumes(ctx context.Context, name string) ([]Volume, error)
+
+	// RemoveVolume deletes one, or all of the name when path is empty. One
+	// that is mounted in its sandbox is not deleted. Removing what is not
+	// there does nothing.
+	RemoveVolume(ctx context.Context, name, path string) error
+}
+
+// A Volume is storage that outlives its sandbox.
+type Volume struct {
+	Sandbox   string   `json:"sandbox"` // the name it is kept under
+	Path      string   `json:"path"`
+	Kits      []string `json:"kits"` // who asked for it when it was made
+	Dir       string   `json:"dir"`  // on the host
+	SizeBytes *int64   `json:"sizeBytes,omitempty"`
+	Mode      *uint32  `json:"mode,omitempty"`
+	Note      string   `json:"note,omitzero"`
+	Mounted   bool     `json:"mounted"` // a sandbox of that name has it, running or stopped
+}
+
+// A Pruner deletes what nothing needs any more.
+type Pruner interface {
+	Prune(ctx context.Context, o PruneOptions) (Pruned, error)
+}
+
+// PruneOptions bound a prune. The zero value spares what was used in the last
+// hour.
+type PruneOptions struct{ Age time.Duration }
+
+// Pruned counts what was deleted.
+type Pruned struct {
+	Blobs  int   `json:"blobs"`
+	Layers int   `json:"layers"`
+	Bytes  int64 `json:"bytes"`
+}
+
+// A HostMounter keeps directories that sandboxes of one Kit share.
+type HostMounter interface {
+	// HostMounts lists what there is, by handle. It makes nothing.
+	HostMounts(ctx context.Context) ([]HostMount, error)
+
+	// ReadHostMount opens one file of a directory, by its path there. It
+	// follows no link out of the directory.
+	ReadHostMount(ctx context.Context, handle, file string) (io.ReadCloser, error)
+
+	// RemoveHostMount deletes a directory that no sandbox uses.
+	RemoveHostMount(ctx context.Context, handle string) error
 }
 
 // An ImageStore holds the images Kits are made of.

@@ -3,6 +3,8 @@ package sandbox
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A HookError says which hook failed, and how. A failed install hook ends the
@@ -57,3 +59,28 @@ func lastLine(s string) string {
 	}
 	return s
 }
+
+// A Change is one thing that a candidate may do and the sandbox may not.
+type Change struct {
+	Category string `json:"category"` // e.g. network.runtime.allow
+	Detail   string `json:"detail"`
+}
+
+// A WideningError is [kiterr.ErrWidening]: nothing was changed, since nobody
+// approved what is new.
+type WideningError struct {
+	Name    string
+	Changes []Change
+}
+
+func (e *WideningError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "sandbox %s would be allowed more than it was granted; approve it with --approve", e.Name)
+	for _, c := range e.Changes {
+		fmt.Fprintf(&b, "\n+ %s %s", c.Category, c.Detail)
+	}
+	return b.String()
+}
+
+// Is makes it [kiterr.ErrWidening].
+func (e *WideningError) Is(target error) bool { return target == kiterr.ErrWidening }

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,7 @@ type Info struct {
 	Commands  int       `json:"commands"`           // in flight
 	PID       int       `json:"pid,omitzero"`       // host pid of the guest
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
+	Reason    string    `json:"reason,omitzero"`    // why it does not run, when it is stopped
 	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
 	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
 
@@ -50,23 +52,29 @@ type Kit struct {
 
 // A Plan is what a creation grants and does, in the terms a user decides by.
 type Plan struct {
-	Name      string         `json:"name"`
-	Kits      []Kit          `json:"kits"`
-	Network   []NetworkGrant `json:"network"`
-	Routes    []Route        `json:"routes,omitempty"`
-	Storage   []Storage      `json:"storage"`
-	Workspace *Workspace     `json:"workspace,omitempty"`
+	Name        string         `json:"name"`
+	Kits        []Kit          `json:"kits"`
+	Network     []NetworkGrant `json:"network"`
+	DenyAll     bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
+	Routes      []Route        `json:"routes,omitempty"`
+	Storage     []Storage      `json:"storage"`
+	HostMounts  []HostMount    `json:"hostMounts,omitempty"`
+	Privileged  bool           `json:"privileged,omitzero"`  // root inside has every capability of Linux within the sandbox
+	LongRunning bool           `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
+	IdleMs      int64          `json:"idleMs"`               // it is stopped after this long without a session; 0: never
+	Ports       []PortGrant    `json:"ports,omitempty"`
+	Limits      []Bound        `json:"limits,omitempty"`
+	Workspace   *Workspace     `json:"workspace,omitempty"`
+	Hooks       []Hook         `json:"hooks"`
+	Files       []string       `json:"files"` // paths written at every start
+	Launch      []string       `json:"launch"`
+	User        string         `json:"user"`
+	Dir         string         `json:"dir"`
+	Skipped     []Skipped      `json:"skipped"`
 
 	// BuildNetwork is what RUN steps could reach while the Kits were built;
 	// empty: nothing.
 	BuildNetwork string `json:"buildNetwork,omitzero"`
-
-	Hooks   []Hook    `json:"hooks"`
-	Files   []string  `json:"files"` // paths written at every start
-	Launch  []string  `json:"launch"`
-	User    string    `json:"user"`
-	Dir     string    `json:"dir"`
-	Skipped []Skipped `json:"skipped"`
 
 	// Warnings are what most likely is a mistake, one line each: a route of
 	// a name that nothing allows, for example.
@@ -83,7 +91,26 @@ type NetworkGrant struct {
 	Phase   string `json:"phase"` // "install" or "runtime"
 	Pattern string `json:"pattern"`
 	Allow   bool   `json:"allow"`
-	Source  string `json:"source"` // who asked: "kit <ref>" or "operator"
+
+	// Methods and Paths bound the entry to HTTP requests; both empty: it is
+	// about the connection. Methods without Paths are for every path.
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+
+	Source string `json:"source"` // who asked: "kit <ref>", "operator" and which of his rules, or "default"
+	Scope  string `json:"scope"`  // one of the Scope constants
+}
+
+// String is the pattern of g, and the requests that it is bound to.
+func (g NetworkGrant) String() string {
+	s := g.Pattern
+	if len(g.Methods) > 0 {
+		s += " " + strings.Join(g.Methods, ",")
+	}
+	if len(g.Paths) > 0 {
+		s += " " + strings.Join(g.Paths, ",")
+	}
+	return s
 }
 
 // A Storage is one mounted volume.
@@ -94,6 +121,41 @@ type Storage struct {
 	Transient bool     `json:"transient"` // ends with the sandbox
 	SizeBytes int64    `json:"sizeBytes,omitzero"`
 	Note      string   `json:"note,omitzero"` // e.g. that the size is not enforced
+}
+
+// A Bound is one limit that the sandbox lives under.
+type Bound struct {
+	Limit  string `json:"limit"`          // cpu, memory or pids
+	Amount int64  `json:"amount"`         // thousandths of a core, bytes (swap included), tasks
+	Source string `json:"source"`         // "kit <ref>, <ref>" or "operator"
+	Asked  int64  `json:"asked,omitzero"` // what the Kits ask for, which the operator may have changed
+}
+
+// A PortGrant is a port that will be published on the host's loopback.
+type PortGrant struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"`
+	Name      string   `json:"name,omitzero"`
+	Kits      []string `json:"kits"`
+}
+
+// A Port is one publication of a sandbox.
+type Port struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"` // tcp or udp
+	Host      uint16   `json:"host"`      // 0: chosen at the next start
+	Addresses []string `json:"addresses"` // where the host can connect to now; none while it is stopped
+	Name      string   `json:"name,omitzero"`
+	Source    string   `json:"source"` // "kit <ref>, <ref>" or "operator"
+}
+
+// A HostMount is a directory of the host that all sandboxes of one Kit share.
+type HostMount struct {
+	Handle    string   `json:"handle"`
+	Identity  string   `json:"identity"`            // of the Kit, for all its versions
+	Path      string   `json:"path"`                // in the sandbox
+	Dir       string   `json:"dir"`                 // on the host
+	Sandboxes []string `json:"sandboxes,omitempty"` // that use it, in a listing
 }
 
 // A Workspace is a host directory in the sandbox.
@@ -138,12 +200,14 @@ type HookRun struct {
 type PolicyEvent struct {
 	Time     time.Time `json:"time"`
 	Phase    string    `json:"phase"`
-	Kind     string    `json:"kind"`    // dns, connect, packet, cut or overflow
+	Kind     string    `json:"kind"`    // dns, connect, request, packet, cut or overflow
 	Verdict  string    `json:"verdict"` // allow, deny, or failed: allowed, and not reachable
 	Allowed  bool      `json:"allowed"`
 	Host     string    `json:"host"`
 	Port     uint16    `json:"port,omitzero"`
 	Protocol string    `json:"protocol,omitzero"`
+	Method   string    `json:"method,omitzero"`  // of an HTTP request
+	Path     string    `json:"path,omitzero"`    // of an HTTP request, without its query
 	Dialled  string    `json:"dialled,omitzero"` // the address that was connected to
 	Reason   string    `json:"reason"`
 	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared

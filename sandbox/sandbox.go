@@ -94,6 +94,14 @@ type CreateOptions struct {
 	// Routes make allowed names dial other addresses. They grant nothing.
 	Routes []Route
 
+	// DenyAll is a floor: no allow entry of a Kit takes effect unless a
+	// rule of the operator covers it or Approve is set. Entries that lack
+	// consent are a [ConsentError].
+	DenyAll bool
+
+	// Approve consents to every allow entry of the Kits.
+	Approve bool
+
 	// Driver names what builds the machine: "namespace", or "oci" for an
 	// installed crun or runc. Empty means namespace.
 	Driver string
@@ -108,6 +116,20 @@ type CreateOptions struct {
 	// the operator's consent. It changes nothing for a Kit that is built.
 	BuildNetwork string
 
+	// Limits are set whatever the Kits ask for; zero fields leave it to
+	// them. One that cannot be held here is [kiterr.ErrRefused].
+	Limits Limits
+
+	// AllowPrivileged is the user's consent to Kits that ask for
+	// privileged@1, which are refused without it.
+	AllowPrivileged bool
+
+	// Idle is how long the sandbox runs without a session before it is
+	// stopped, counted from the end of the last one, or from the end of the
+	// boot. Zero means [DefaultIdle]; negative means for ever. A Kit that
+	// asks for long-running@1 is never stopped for it.
+	Idle time.Duration
+
 	// Ephemeral ties the sandbox to the calling process: when that ends,
 	// however it ends, the sandbox is removed.
 	Ephemeral bool
@@ -119,6 +141,17 @@ type CreateOptions struct {
 	// Progress is told what is being done. Calls do not overlap. Nil
 	// discards.
 	Progress func(Event)
+}
+
+// DefaultIdle is how long a sandbox runs without a session unless something else
+// is asked for.
+const DefaultIdle = 30 * time.Minute
+
+// Limits bound a sandbox. Zero means no limit of the operator's.
+type Limits struct {
+	CPUs        float64 // cores
+	MemoryBytes int64   // swap included
+	Pids        int64   // processes and threads
 }
 
 // A Route makes a name that the policy allows dial Addr instead of what it
@@ -141,7 +174,8 @@ type StopOptions struct {
 	// means 10 seconds; negative means none.
 	Grace time.Duration
 
-	// IfIdle makes Stop do nothing while a command runs in the sandbox.
+	// IfIdle makes Stop do nothing while a command runs in the sandbox, and
+	// if the sandbox does not stop for want of sessions at all.
 	IfIdle bool
 }
 

@@ -19,11 +19,13 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/mux"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/driver/oci"
 	"github.com/kitbox-dev/kitbox/internal/engine"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
@@ -86,10 +88,16 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
-		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:    attach,
-		Pattern:   egress.CheckPattern,
-		Base:      base,
+		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:       attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
+		Rule:         egress.CheckRule,
+		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },
+		Base:         base,
+		Capabilities: inside.AllCapabilities(),
+		Unenforced: func(l plan.Limits) []string {
+			_, not := cgroup.Of(l)
+			return not
+		},
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
@@ -24,9 +28,67 @@ import (
 // that programs of the sandbox still hold mean the same to the next keeper.
 const namesFile = "names.jsonl"
 
-// attach puts a boundary for p around a network namespace.
-func attach(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
-	policy, err := egress.New(p.Egress.Rules)
+// rootsVariable names a file with certificates of authorities that the boundary
+// accepts besides the system's, when it verifies a host it looks into.
+const rootsVariable = "KITBOX_UPSTREAM_CA"
+
+// certificate is what sandboxes of this home trust.
+func certificate(ctx context.Context, dir string) (string, error) {
+	a, err := ca.Open(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	return a.PEM(), nil
+}
+
+// An attacher makes boundaries for sandboxes of one home.
+type attacher struct {
+	authority string // directory of the home's authority
+	roots     string // file; empty: the system's alone
+}
+
+// leaf opens the authority when it is first needed: most sandboxes never do.
+func (a attacher) leaf() func(host string) (*tls.Certificate, error) {
+	open := sync.OnceValues(func() (*ca.Authority, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return ca.Open(ctx, a.authority)
+	})
+	return func(host string) (*tls.Certificate, error) {
+		authority, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return authority.Leaf(host)
+	}
+}
+
+// pool is who may sign for hosts; nil is the system's.
+func (a attacher) pool() (*x509.CertPool, error) {
+	if a.roots == "" {
+		return nil, nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(a.roots)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rootsVariable, err)
+	}
+	if !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("%s: %s holds no certificate", rootsVariable, a.roots)
+	}
+	return pool, nil
+}
+
+// attach puts a boundary for p, with the rules given, around a network namespace.
+func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
+	policy, err := egress.New(rules)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := a.pool()
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +97,8 @@ func attach(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase,
 		return nil, err
 	}
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
-		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add})
+		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
+		Leaf: a.leaf(), Roots: roots})
 	if err != nil {
 		names.close()
 		return nil, err
@@ -52,6 +115,16 @@ type boundary struct {
 // SetPhase implements [keeper.Boundary].
 func (b boundary) SetPhase(_ context.Context, p plan.Phase) error {
 	b.b.SetPhase(p)
+	return nil
+}
+
+// SetRules implements [keeper.Boundary].
+func (b boundary) SetRules(_ context.Context, rules []plan.EgressRule) error {
+	policy, err := egress.New(rules)
+	if err != nil {
+		return err
+	}
+	b.b.SetPolicy(policy)
 	return nil
 }
 

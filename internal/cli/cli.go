@@ -48,11 +48,6 @@ func (e *Env) getenv(name string) string {
 
 // Main runs one invocation and returns its exit status.
 func Main(ctx context.Context, e *Env) int {
-	if e.Runtime != nil {
-		own := *e
-		own.Runtime = named{e.Runtime}
-		e = &own
-	}
 	root := newRoot(e)
 	root.SetArgs(e.Args)
 	root.SetIn(e.Stdin)
@@ -68,19 +63,6 @@ func Main(ctx context.Context, e *Env) int {
 		fmt.Fprintln(e.Stderr, message(err))
 	}
 	return kiterr.ExitCode(err)
-}
-
-// named is a runtime for which a name that cannot be is a mistake in the
-// arguments, and no refusal of a Kit: see STABILITY.md.
-type named struct{ sandbox.Runtime }
-
-// Open implements [sandbox.Runtime].
-func (r named) Open(ctx context.Context, name string) (sandbox.Sandbox, error) {
-	sb, err := r.Runtime.Open(ctx, name)
-	if errors.Is(err, kiterr.ErrRefused) {
-		return nil, errors.New(message(err)[len("kitbox: "):])
-	}
-	return sb, err
 }
 
 // A firstError keeps the first error of writing to w.
@@ -201,10 +183,10 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		cmd   *cobra.Command
 	}{
 		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
-		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.remove()},
-		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.policy()},
+		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.restart()}, {groupLife, e.recreate()}, {groupLife, e.remove()},
+		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.events()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},
-		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
+		{groupImages, e.images()}, {groupImages, e.base()}, {groupImages, e.prune()}, {groupLife, e.volume()}, {groupLife, e.mount()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)
@@ -283,6 +265,26 @@ func one(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return usageError(cmd, "%s takes one %s, %d given", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// atMostOne takes one argument or none, named what in the message.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError(cmd, "%s takes one %s at most, %d given", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// atLeastOne takes arguments, named what in the message.
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageError(cmd, "%s takes at least one %s", cmd.Name(), what)
 		}
 		return nil
 	}

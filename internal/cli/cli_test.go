@@ -27,6 +27,28 @@ type fake struct {
 	run       func(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error)
 	events    []sandbox.PolicyEvent
 	infos     []sandbox.Info
+
+	rules   []sandbox.NetworkGrant
+	change  sandbox.RuleChange
+	query   sandbox.PolicyQuery
+	verdict sandbox.PolicyVerdict
+}
+
+func (f *fake) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, error) {
+	f.note("rules of %q", name)
+	return f.rules, nil
+}
+
+func (f *fake) ChangeRules(_ context.Context, name string, c sandbox.RuleChange) error {
+	f.note("change rules of %q", name)
+	f.change = c
+	return nil
+}
+
+func (f *fake) Check(_ context.Context, name string, q sandbox.PolicyQuery) (sandbox.PolicyVerdict, error) {
+	f.note("check %q", name)
+	f.query = q
+	return f.verdict, nil
 }
 
 func (f *fake) note(format string, args ...any) { f.did = append(f.did, fmt.Sprintf(format, args...)) }
@@ -134,6 +156,13 @@ func TestUsageMistakesNameTheThingAndTheHelp(t *testing.T) {
 		{"stop", "takes the NAME"},
 		{"status", "takes one NAME"},
 		{"ls x", "takes no argument"},
+		{"policy ls a b", "takes one NAME at most"},
+		{"policy allow", "takes at least one PATTERN"},
+		{"policy deny --phase later a.example", `--phase "later" is neither`},
+		{"policy rm", "takes at least one PATTERN"},
+		{"policy check t", "takes the NAME of a sandbox and a HOST"},
+		{"policy check t a.example:0", "not between 1 and 65535"},
+		{"policy check t a:b:c", "is not HOST or HOST:PORT"},
 	} {
 		var f fake
 		status, out, errs := f.command(strings.Fields(c.args)...)

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,8 +24,16 @@ type making struct {
 	env    []string
 	routes []string
 	build  string // --build-network
-	driver string
-	quiet  bool
+	deny   bool
+	assent bool
+	cpus   float64
+	memory string
+	pids   int64
+	idle   time.Duration
+
+	privileged bool
+	driver     string
+	quiet      bool
 }
 
 func (m *making) flags(cmd *cobra.Command) {
@@ -33,13 +44,20 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
-	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default),\nor oci for an installed crun or runc")
+	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
+	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
+	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
+	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
+	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
+	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
+	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...)}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
 	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
@@ -49,6 +67,24 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	}
 	if o.Env, err = pairs(cmd, "--env", m.env); err != nil {
 		return o, err
+	}
+	if m.cpus < 0 || m.pids < 0 {
+		return o, usageError(cmd, "--cpus and --pids take a positive number")
+	}
+	o.AllowPrivileged = m.privileged
+	o.Limits = sandbox.Limits{CPUs: m.cpus, Pids: m.pids}
+	switch {
+	case m.idle < 0:
+		return o, usageError(cmd, "--idle-timeout takes a time such as 20m, or 0 for never")
+	case m.idle == 0:
+		o.Idle = -1
+	default:
+		o.Idle = m.idle
+	}
+	if m.memory != "" {
+		if o.Limits.MemoryBytes, err = parseBytes(m.memory); err != nil {
+			return o, usageError(cmd, "--memory %q: %v", m.memory, err)
+		}
 	}
 	for _, r := range m.routes {
 		route, err := parseRoute(r)
@@ -93,6 +129,22 @@ func buildNetworkText(v string) string {
 		return "RUN steps of Kits that are built reach whatever this machine reaches"
 	}
 	return "RUN steps of Kits that are built reach public hosts"
+}
+
+// parseBytes reads a size as Kits spell it: powers of 1024.
+func parseBytes(s string) (int64, error) {
+	digits := strings.TrimRight(strings.ToLower(s), "abgikmt")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	unit := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(s)[len(digits):], "b"), "i")
+	shift := map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+	by, ok := shift[unit]
+	if !ok || n > math.MaxInt64>>by {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	return n << by, nil
 }
 
 func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, error) {

@@ -58,7 +58,11 @@ func (e *Env) list() *cobra.Command {
 				for _, k := range i.Kits {
 					kits = append(kits, printable(k.Ref))
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Name, i.State, age(time.Since(i.Created)), strings.Join(kits, ", "))
+				state := string(i.State)
+				if strings.HasPrefix(i.Reason, "idle") {
+					state += " (idle)"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Name, state, age(time.Since(i.Created)), strings.Join(kits, ", "))
 			}
 			return w.Flush()
 		},
@@ -121,6 +125,9 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	state := string(i.State)
 	if i.Commands > 0 {
 		state += fmt.Sprintf(" (%d in flight)", i.Commands)
+	}
+	if i.Reason != "" {
+		state += ", " + i.Reason
 	}
 	line("state", state)
 	if i.Phase != "" {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -34,6 +35,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	if g.BuildNetwork != "" {
 		line("build", g.BuildNetwork+": "+buildNetworkText(g.BuildNetwork))
 	}
+	if g.DenyAll {
+		line("floor", "nothing that Kits ask to reach without your word (--deny-all)")
+	}
 	for _, phase := range []string{"install", "runtime"} {
 		var allow, deny []string
 		for _, n := range g.Network {
@@ -41,9 +45,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 				continue
 			}
 			if n.Allow {
-				allow = append(allow, n.Pattern)
+				allow = append(allow, n.String())
 			} else {
-				deny = append(deny, n.Pattern)
+				deny = append(deny, n.String())
 			}
 		}
 		switch {
@@ -75,6 +79,34 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 			text += ", " + s.Note
 		}
 		line("storage", text)
+	}
+	for _, m := range g.HostMounts {
+		line("host mount", m.Path+", shared by all sandboxes of "+m.Identity+" ("+m.Handle+")")
+	}
+	if g.Privileged {
+		line("PRIVILEGED", "root inside has every capability of Linux within the sandbox")
+	}
+	switch {
+	case g.LongRunning:
+		line("idle", "never stopped for want of a session (long-running)")
+	case g.IdleMs == 0:
+		line("idle", "never stopped for want of a session")
+	default:
+		line("idle", "stopped after "+(time.Duration(g.IdleMs)*time.Millisecond).String()+" without a session")
+	}
+	for _, p := range g.Ports {
+		text := fmt.Sprintf("%d/%s", p.Container, p.Transport)
+		if p.Name != "" {
+			text += " (" + p.Name + ")"
+		}
+		line("port", text+", published on this machine's loopback")
+	}
+	for _, b := range g.Limits {
+		text := boundText(b.Limit, b.Amount) + ", " + b.Source
+		if b.Asked != 0 && b.Asked != b.Amount {
+			text += " (the Kits ask for " + boundText(b.Limit, b.Asked) + ")"
+		}
+		line("limit", text)
 	}
 	if g.Workspace != nil {
 		line("workspace", g.Workspace.Host+" at "+g.Workspace.Path)
@@ -108,6 +140,16 @@ func skippedText(s sandbox.Skipped) string {
 		what = "group " + s.Path
 	}
 	return what + " of " + s.Kit + ": " + s.Reason
+}
+
+func boundText(limit string, amount int64) string {
+	switch limit {
+	case "cpu":
+		return fmt.Sprintf("%g cores", float64(amount)/1000)
+	case "memory":
+		return bytesText(amount) + " of memory"
+	}
+	return fmt.Sprintf("%d %s", amount, limit)
 }
 
 // refused prints, after the command, what its boundary declined. A sandbox that
@@ -181,6 +223,9 @@ func destination(ev sandbox.PolicyEvent) string {
 	host := ev.Host
 	if ev.Port != 0 {
 		host = net.JoinHostPort(host, strconv.Itoa(int(ev.Port)))
+	}
+	if ev.Method != "" {
+		host = ev.Method + " " + host + ev.Path
 	}
 	return ev.Kind + " " + host
 }

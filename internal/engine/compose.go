@@ -44,6 +44,37 @@ type lock struct {
 	Kits    []lockedKit       `json:"kits"` // in the order of their layers
 	Args    map[string]string `json:"args,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+
+	// What else was asked for at create, so that a recreation can ask again.
+	Asked *asked `json:"asked,omitempty"`
+}
+
+// asked are the options of a creation that are not in its plan as they were.
+type asked struct {
+	Kits            []string        `json:"kits"` // directories absolute
+	Routes          []sandbox.Route `json:"routes,omitempty"`
+	Workspace       string          `json:"workspace,omitempty"`
+	Limits          sandbox.Limits  `json:"limits,omitzero"`
+	IdleNanos       int64           `json:"idleNanos,omitzero"` // as given
+	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
+	Driver          string          `json:"driver,omitempty"`
+	Ephemeral       bool            `json:"ephemeral,omitempty"`
+}
+
+// askedFor keeps o. A directory is kept by its whole path: a recreation may be
+// asked for anywhere.
+func askedFor(o sandbox.CreateOptions) *asked {
+	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
+		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver}
+	for _, ref := range o.Kits {
+		if strings.HasPrefix(ref, ".") {
+			if abs, err := filepath.Abs(ref); err == nil {
+				ref = abs
+			}
+		}
+		a.Kits = append(a.Kits, ref)
+	}
+	return a
 }
 
 type lockedKit struct {
@@ -94,6 +125,16 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
+	scene.Identities = map[string]string{}
+	for _, k := range kits {
+		if scene.Identities[k.image.Ref], err = identity(k.image); err != nil {
+			return nil, fmt.Errorf("kit %s: %w", k.image.Ref, err)
+		}
+	}
+	scene.AllowPrivileged = o.AllowPrivileged
+	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
+		return nil, err
+	}
 	env := containerEnv(config, scene.Image.Identity, kits, o.Env)
 	declared := set.Declarations
 	for i := range declared {
@@ -114,13 +155,23 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for _, k := range declared {
 		p.Kits = append(p.Kits, plan.Kit{Ref: k.Ref, Digest: k.Digest, Kind: k.Descriptor.Kind})
 	}
+	p.Egress.DenyAll = o.DenyAll
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}
-	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}}
+	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
+	switch {
+	case o.Idle == 0:
+		p.IdleMillis = sandbox.DefaultIdle.Milliseconds()
+	case o.Idle > 0:
+		p.IdleMillis = max(o.Idle.Milliseconds(), 1)
+	}
 	if err := e.handlers.Plan(ctx, scene, merged, p); err != nil {
+		return nil, err
+	}
+	if err := e.introduce(ctx, p, dirs); err != nil {
 		return nil, err
 	}
 	for i := range p.Volumes {
@@ -138,7 +189,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Skipped = skipped(selection)
 	p.Surface = surface.Project(requests(merged)).Canonical()
 
-	c := &composition{plan: p, lock: lock{Version: recordVersion, Args: o.Args, Env: o.Env},
+	c := &composition{plan: p, lock: lock{Version: recordVersion, Args: o.Args, Env: o.Env, Asked: askedFor(o)},
 		selection: selectionRecord{Version: recordVersion, Selection: selection, Descriptors: map[string]json.RawMessage{}}}
 	for _, k := range ordered(set.Layers, kits) {
 		l := lockedKit{Ref: k.image.Ref, Digest: k.image.Digest, Kind: k.descriptor.Kind, Layers: []digest.Digest{}}

@@ -34,7 +34,10 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err != nil {
 		return nil, err
 	}
-	shown, err := display(c.plan)
+	if err := e.consent(c.plan, o.Approve); err != nil {
+		return nil, err
+	}
+	shown, err := e.offer(c.plan)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +78,11 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err != nil {
 		return nil, err
 	}
+	if err := e.consent(c.plan, o.Approve); err != nil {
+		return nil, err
+	}
 	if o.Granted != nil {
-		shown, err := display(c.plan)
+		shown, err := e.offer(c.plan)
 		if err != nil {
 			return nil, err
 		}
@@ -157,7 +163,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 		return nil, err
 	}
 	defer func() {
-		if !up || !o.Ephemeral {
+		if !up {
 			k.Release()
 		}
 	}()
@@ -176,6 +182,9 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := e.storage.prepare(p); err != nil {
 		return nil, err
 	}
+	if err := e.shared.prepare(p); err != nil {
+		return nil, err
+	}
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}
@@ -183,9 +192,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if !up {
 		return nil, explainBoot(p, err)
 	}
-	if o.Ephemeral {
-		b.creator = k
-	}
+	b.creator, b.volatile = k, o.Ephemeral
 	return b, err
 }
 

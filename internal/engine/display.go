@@ -41,8 +41,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	for _, k := range p.Kits {
 		d.Kits = append(d.Kits, sandbox.Kit(k))
 	}
+	d.DenyAll = p.Egress.DenyAll
 	for _, r := range p.Egress.Rules {
-		d.Network = append(d.Network, sandbox.NetworkGrant{Phase: string(r.Phase), Pattern: r.Pattern, Allow: r.Allow, Source: r.Source})
+		d.Network = append(d.Network, grant(r, sandbox.ScopeKit))
 	}
 	for _, r := range p.Egress.Routes {
 		d.Routes = append(d.Routes, sandbox.Route(r))
@@ -56,6 +57,17 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	}
 	if p.Workspace != "" {
 		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
+	}
+	d.Limits = bounds(p)
+	for _, m := range p.HostMounts {
+		d.HostMounts = append(d.HostMounts, sandbox.HostMount{Handle: m.Handle, Identity: m.Identity, Path: m.Path, Dir: m.Source})
+	}
+	d.Privileged = p.Privileged
+	if d.LongRunning = p.LongRunning; !d.LongRunning {
+		d.IdleMs = p.IdleMillis
+	}
+	for _, port := range p.Ports {
+		d.Ports = append(d.Ports, sandbox.PortGrant(port))
 	}
 	for _, h := range p.Hooks {
 		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})

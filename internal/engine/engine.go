@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,12 +46,25 @@ type Config struct {
 	// Base makes the platform base.
 	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
 
-	// Attach puts a boundary for p around a network namespace, logging what
-	// it decides to log and keeping what it must remember in dir.
-	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+	// Attach puts a boundary for p, with the rules given, around a network
+	// namespace, logging what it decides to log and keeping what it must
+	// remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
 
-	// Pattern judges an egress pattern; nil accepts all.
-	Pattern func(string) error
+	// Rule judges an egress rule; nil accepts all.
+	Rule func(plan.EgressRule) error
+
+	// Authority returns the certificate of who signs for hosts whose
+	// connections are looked into. Nil: no connection can be.
+	Authority func(ctx context.Context) (pem string, err error)
+
+	// Capabilities are all that the driver can give to root inside; nil
+	// refuses privileged@1.
+	Capabilities []string
+
+	// Unenforced names each of the limits that the driver cannot hold here,
+	// with the reason; nil: it holds all.
+	Unenforced func(plan.Limits) []string
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -77,6 +91,7 @@ type Config struct {
 type Engine struct {
 	c        Config
 	storage  storage
+	shared   shared
 	handlers handler.List
 
 	open  sync.Once
@@ -87,8 +102,8 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Pattern: c.Pattern})
+	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
 
@@ -140,7 +155,8 @@ func (e *Engine) Open(_ context.Context, name string) (sandbox.Sandbox, error) {
 
 func (e *Engine) openName(name string) (*box, error) {
 	if err := state.ValidName(name); err != nil {
-		return nil, err
+		// A mistake of the caller's, which no Kit has a part in.
+		return nil, errors.New(strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
 	}
 	if !e.exists() {
 		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)
@@ -216,6 +232,7 @@ const (
 	lockFile      = "lock.json"
 	selectionFile = "selection.json"
 	policyFile    = "policy.jsonl"
+	rulesFile     = "rules.json" // the operator's, for this sandbox
 )
 
 // A box is one sandbox of an engine.
@@ -224,7 +241,9 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made a volatile sandbox
+	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+
+	volatile bool // the sandbox ends with creator
 }
 
 func (b *box) Name() string          { return b.sb.Name }
@@ -295,6 +314,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
 		i.State = sandbox.Stopped
+		if last := es[len(es)-1]; last.Phase == journal.Stopped {
+			i.Reason = last.Note
+		}
 	}
 	return i
 }
@@ -420,8 +442,13 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
+	k.Rules = func() ([]plan.EgressRule, error) { return b.rules(p) }
 	k.Attach = func(ctx context.Context, ns *os.File, phase plan.Phase) (keeper.Boundary, error) {
-		bd, err := e.c.Attach(ctx, ns, p, phase, decisions.Write, dir)
+		rules, err := k.Rules()
+		if err != nil {
+			return nil, err
+		}
+		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
 			return nil, err
 		}

@@ -80,7 +80,7 @@ func policyEvent(line []byte) (sandbox.PolicyEvent, error) {
 		return sandbox.PolicyEvent{}, err
 	}
 	return sandbox.PolicyEvent{Time: d.Time, Phase: string(d.Phase), Kind: string(d.Kind), Verdict: d.Verdict,
-		Allowed: d.Verdict != audit.Deny, Host: d.Host, Port: d.Port, Protocol: d.Protocol, Dialled: d.Dialled,
+		Allowed: d.Verdict != audit.Deny, Host: d.Host, Port: d.Port, Protocol: d.Protocol, Method: d.Method, Path: d.Path, Dialled: d.Dialled,
 		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count}, nil
 }
 

@@ -36,6 +36,9 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 		return nil, err
 	}
 	defer s.Close()
+	if !b.volatile {
+		b.release() // from here on sessions keep it
+	}
 	dial := s.Dialer(b.keeper())
 	r, err := request(ctx, dial, p.Launch, c)
 	if err != nil {

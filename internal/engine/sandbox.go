@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -63,7 +66,7 @@ func (b *box) mend(ctx context.Context) error {
 		return err
 	}
 	if journal.Installed(es) && journal.Last(es) != journal.Removing {
-		return nil
+		return b.goOn(ctx, es)
 	}
 	if _, err := b.keeper().Status(ctx); !errors.Is(err, keeper.ErrNone) {
 		return err // a keeper goes on with it, or does not answer
@@ -72,6 +75,32 @@ func (b *box) mend(ctx context.Context) error {
 		return fmt.Errorf("sandbox %s: cleaning up after an interrupted command: %w", b.sb.Name, err)
 	}
 	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
+}
+
+// goOn finishes a recreation that was cut short, or forgets one that had not
+// begun to change anything.
+func (b *box) goOn(ctx context.Context, es []journal.Entry) error {
+	if _, err := os.Stat(b.sb.Path(nextFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if _, err := b.keeper().Status(ctx); !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	begun := false
+	for _, e := range es {
+		switch e.Phase {
+		case journal.Recreating:
+			begun = true
+		case journal.Booting:
+			begun = false
+		}
+	}
+	if !begun {
+		return durable.Explain(b.sb.Path(nextFile), os.Remove(b.sb.Path(nextFile)))
+	}
+	return b.replace(ctx)
 }
 
 // Stop implements [sandbox.Sandbox].
@@ -152,6 +181,16 @@ func (b *box) Remove(ctx context.Context) error {
 	}
 	defer l.Unlock()
 	err = b.askToStop(ctx, keeper.StopRequest{Remove: true})
+	b.release()
+	if err != nil && !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	// The keeper has done all of it as a rule; this finds what is left.
+	return b.discard(ctx, true)
+}
+
+// release gives up what the creator holds.
+func (b *box) release() {
 	b.mu.Lock()
 	creator := b.creator
 	b.creator = nil
@@ -159,11 +198,6 @@ func (b *box) Remove(ctx context.Context) error {
 	if creator != nil {
 		creator.Release()
 	}
-	if err != nil && !errors.Is(err, keeper.ErrNone) {
-		return err
-	}
-	// The keeper has done all of it as a rule; this finds what is left.
-	return b.discard(ctx, true)
 }
 
 // reach opens a session with the guest, mending on the way what a killed

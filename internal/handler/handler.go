@@ -41,6 +41,16 @@ type Scene struct {
 	ID        string // opaque, stable across recreate
 	Workspace string // host directory; empty when there is none
 	Image     Image
+
+	// Identities say who each Kit is, by reference: the same for all its
+	// versions, and not to be claimed by another Kit.
+	Identities map[string]string
+
+	// Limits are those that the operator sets, whatever Kits ask.
+	Limits plan.Limits
+
+	// AllowPrivileged is the user's consent to privileged Kits.
+	AllowPrivileged bool
 }
 
 // An Image is what the composed image says of itself.

@@ -3,10 +3,12 @@ package handler_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -44,7 +46,7 @@ func scene() *handler.Scene {
 
 func TestATypeThatNobodyHandlesIsRefusedByName(t *testing.T) {
 	l := builtin.Handlers(builtin.Host{Storage: storage{}})
-	for _, typ := range []string{"usb-device@1", "network-policy@2", "volume@2"} {
+	for _, typ := range []string{"usb-device@1", "network-policy@3", "volume@2"} {
 		err := l.Accept(context.Background(), scene(), ask("k", typ, "{}"))
 		var refused *capability.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, kiterr.ErrRefused) || refused.Type != capability.Namespace+"/"+typ || refused.Kit != "k" {
@@ -87,15 +89,41 @@ func TestRulesKeepWhoAskedForThem(t *testing.T) {
 		t.Fatalf("rules: %+v", p.Egress.Rules)
 	}
 	for i := range want {
-		if p.Egress.Rules[i] != want[i] {
+		if !reflect.DeepEqual(p.Egress.Rules[i], want[i]) {
 			t.Errorf("rule %d = %+v, want %+v", i, p.Egress.Rules[i], want[i])
 		}
 	}
 }
 
+func TestBoundsTravelIntoTheRules(t *testing.T) {
+	l := builtin.Handlers(builtin.Host{Storage: storage{}, Rule: egress.CheckRule})
+	good := ask("a", "network-policy@2", `{"runtime":{"allow":["i.example",{"hosts":["a.example","b.example:443"],"methods":["GET"],"paths":["/x/**"]}],"deny":[{"hosts":["*.example"],"methods":["ANY"],"paths":["/admin"]}]}}`)
+	if err := l.Accept(context.Background(), scene(), good); err != nil {
+		t.Fatal(err)
+	}
+	var p plan.Plan
+	if err := l.Plan(context.Background(), scene(), []capability.Contribution{good}, &p); err != nil {
+		t.Fatal(err)
+	}
+	get, admin := []string{"GET"}, []string{"/admin"}
+	want := []plan.EgressRule{
+		{Phase: plan.Runtime, Pattern: "i.example", Allow: true, Source: "kit a"},
+		{Phase: plan.Runtime, Pattern: "a.example", Allow: true, Source: "kit a", Methods: get, Paths: []string{"/x/**"}},
+		{Phase: plan.Runtime, Pattern: "b.example:443", Allow: true, Source: "kit a", Methods: get, Paths: []string{"/x/**"}},
+		{Phase: plan.Runtime, Pattern: "*.example", Source: "kit a", Methods: []string{"ANY"}, Paths: admin},
+	}
+	if !reflect.DeepEqual(p.Egress.Rules, want) {
+		t.Errorf("rules %+v", p.Egress.Rules)
+	}
+	bad := ask("a", "network-policy@2", `{"runtime":{"allow":[{"hosts":["a.example"],"methods":["GET"],"paths":["/a/../b"]}]}}`)
+	if err := l.Accept(context.Background(), scene(), bad); !errors.Is(err, kiterr.ErrRefused) {
+		t.Errorf("a path that no request can have: %v", err)
+	}
+}
+
 func TestAPatternThatTheBoundaryCannotMatchIsDeclined(t *testing.T) {
-	l := builtin.Handlers(builtin.Host{Storage: storage{}, Pattern: func(p string) error {
-		if strings.Contains(p, "[") {
+	l := builtin.Handlers(builtin.Host{Storage: storage{}, Rule: func(r plan.EgressRule) error {
+		if strings.Contains(r.Pattern, "[") {
 			return errors.New("no")
 		}
 		return nil

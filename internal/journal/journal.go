@@ -29,6 +29,7 @@ const (
 	Running      Phase = "running"       // the boot is over, startup hooks included
 	Stopping     Phase = "stopping"      // processes are being ended
 	Stopped      Phase = "stopped"       // nothing runs, files are kept
+	Recreating   Phase = "recreating"    // the writable layer goes and another plan comes; continued by whoever finds it
 	Removing     Phase = "removing"      // storage is being deleted; there is no way back
 )
 

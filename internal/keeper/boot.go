@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -105,6 +107,7 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if err := k.attach(ctx, plan.Runtime); err != nil {
 		return err
 	}
+	k.publish()
 	k.ready()
 	return nil
 }
@@ -116,13 +119,9 @@ func (k *Keeper) attach(ctx context.Context, phase plan.Phase) error {
 		return err
 	}
 	defer ns.Close()
-	b, err := k.Attach(ctx, ns, phase)
-	if err != nil {
+	if err := k.enclose(ctx, ns, phase); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	k.boundary, k.phase = b, phase
-	k.mu.Unlock()
 	ms, err := k.Driver.List(ctx)
 	if err != nil {
 		return err
@@ -138,6 +137,41 @@ func (k *Keeper) attach(ctx context.Context, phase plan.Phase) error {
 		}
 	}
 	return nil
+}
+
+// enclose makes the boundary and publishes it.
+func (k *Keeper) enclose(ctx context.Context, ns *os.File, phase plan.Phase) error {
+	k.rulesMu.Lock()
+	defer k.rulesMu.Unlock()
+	b, err := k.Attach(ctx, ns, phase)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.boundary, k.phase = b, phase
+	return nil
+}
+
+// reload puts the recorded rules into force. Before there is a boundary there is
+// nothing to do: it will begin with them.
+func (k *Keeper) reload(ctx context.Context) error {
+	k.rulesMu.Lock()
+	defer k.rulesMu.Unlock()
+	k.mu.Lock()
+	b := k.boundary
+	k.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	rules := k.Plan.Egress.Rules
+	if k.Rules != nil {
+		var err error
+		if rules, err = k.Rules(); err != nil {
+			return err
+		}
+	}
+	return b.SetRules(ctx, rules)
 }
 
 // install runs the install hooks under the install grants and ends both.
@@ -181,6 +215,7 @@ func (k *Keeper) startup(ctx context.Context) error {
 			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
 		}
 	}
+	k.publish()
 	close(k.admitted)
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Runtime {
@@ -216,6 +251,7 @@ func (k *Keeper) problem(err error) {
 func (k *Keeper) ready() {
 	k.mu.Lock()
 	k.state = sandbox.Ready
+	k.used = time.Now()
 	k.mu.Unlock()
 	select {
 	case <-k.admitted:

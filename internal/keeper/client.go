@@ -92,6 +92,20 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 	return a.Status, nil
 }
 
+// Reload makes the keeper read the recorded rules. When it returns they are in
+// force and nothing flows that they do not allow. It returns [ErrNone] without a
+// keeper: then nothing flows, and the next keeper begins with them.
+func (c Client) Reload(ctx context.Context) error {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer release()
+	_, _, err = c.ask(ctx, conn, request{Op: opRules})
+	return err
+}
+
 // settleTime is how long a command that is over waits for its keeper to notice.
 const settleTime = 200 * time.Millisecond
 

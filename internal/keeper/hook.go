@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,7 +131,7 @@ func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
 		env[0] = "PATH=" + p
 	}
 	set := map[string]bool{"PATH": true, "HOSTNAME": true, "TERM": true}
-	for _, name := range h.Env {
+	for _, name := range slices.Concat(h.Env, l.Trust) {
 		if v, ok := have[name]; ok && !set[name] {
 			set[name] = true
 			env = append(env, name+"="+v)

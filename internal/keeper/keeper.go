@@ -23,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/publish"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -33,6 +34,11 @@ type Boundary interface {
 	// only the old one allowed. When it returns, no grant of the old phase
 	// can be used any more.
 	SetPhase(ctx context.Context, p plan.Phase) error
+
+	// SetRules replaces the rules that traffic is judged by and cuts what
+	// the new ones do not allow. When it returns, no grant that was taken
+	// away can be used any more. On error the rules stay as they were.
+	SetRules(ctx context.Context, rules []plan.EgressRule) error
 
 	// Close ends all traffic. It is called once.
 	Close() error
@@ -71,8 +77,12 @@ type Keeper struct {
 	Driver driver.Driver
 	Guest  Guest
 
-	// Attach connects a boundary, in phase p, to a network namespace. It
-	// does not keep the file.
+	// Rules returns the rules in force as they are recorded now. Nil: those
+	// of the plan.
+	Rules func() ([]plan.EgressRule, error)
+
+	// Attach connects a boundary, in phase p and with the rules recorded
+	// now, to a network namespace. It does not keep the file.
 	Attach func(ctx context.Context, netns *os.File, p plan.Phase) (Boundary, error)
 
 	// Refused returns what boundaries have declined so far, to be told with
@@ -93,6 +103,10 @@ type Keeper struct {
 
 	Log *slog.Logger // nil discards
 
+	// rulesMu orders attaching a boundary and replacing its rules: whichever
+	// comes second sees what the operator recorded before he asked.
+	rulesMu sync.Mutex
+
 	boundary Boundary // set while booting, before anybody else can see it
 
 	mu       sync.Mutex
@@ -100,7 +114,11 @@ type Keeper struct {
 	phase    plan.Phase            // guarded by mu
 	pid      int                   // guarded by mu
 	commands int                   // guarded by mu
+	held     int                   // guarded by mu; creators that have not hung up
+	used     time.Time             // guarded by mu; when the last command, or the boot, ended
+	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
+	ports    *publish.Publisher    // guarded by mu; nil before the runtime phase and after the end
 	bootErr  error                 // guarded by mu; of a boot that is over
 	watchers []func(sandbox.Event) // guarded by mu
 
@@ -118,7 +136,7 @@ type Keeper struct {
 // set by the caller.
 func New(p *plan.Plan) *Keeper {
 	k := &Keeper{Plan: p, state: sandbox.Starting,
-		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{}), quiet: make(chan struct{}, 1)}
+		booted: make(chan struct{}), admitted: make(chan struct{}), ended: make(chan struct{}), quiet: make(chan struct{}, 1), unused: make(chan struct{}, 1)}
 	k.bootCtx, k.abort = context.WithCancel(context.Background())
 	return k
 }
@@ -152,7 +170,8 @@ func (k *Keeper) Serve(l *net.UnixListener, creator *net.UnixConn) error {
 	var conns sync.WaitGroup
 	if creator != nil {
 		k.tell(creator) // of everything, so before anything happens
-		conns.Go(func() { k.watch(creator, k.Volatile) })
+		k.held = 1      // nobody else can see it yet
+		conns.Go(func() { k.hold(creator) })
 	}
 	conns.Go(func() {
 		for {
@@ -177,6 +196,7 @@ func (k *Keeper) Serve(l *net.UnixListener, creator *net.UnixConn) error {
 		k.finish(err)
 	} else {
 		go k.supervise()
+		go k.stopIdle()
 	}
 	<-k.ended
 	l.Close()
@@ -222,7 +242,7 @@ func (k *Keeper) giveUp() error {
 	if k.Create || k.Volatile || !journal.Installed(es) {
 		return k.remove(ctx, false)
 	}
-	return k.stop(ctx, killGrace)
+	return k.stop(ctx, killGrace, "its boot did not succeed")
 }
 
 // supervise waits for the machine to end by itself.
@@ -263,8 +283,9 @@ func (k *Keeper) supervise() {
 
 // stop ends the machine and the boundary, in this order: a process that is
 // being asked to end may still have something to send.
-func (k *Keeper) stop(ctx context.Context, grace time.Duration) error {
-	if err := k.journal().Append(journal.Stopping, ""); err != nil {
+// reason is what a user reads of it afterwards.
+func (k *Keeper) stop(ctx context.Context, grace time.Duration, reason string) error {
+	if err := k.journal().Append(journal.Stopping, reason); err != nil {
 		k.log().Error("journal", "err", err)
 	}
 	err := k.Driver.Stop(ctx, k.Plan.Machine.ID, grace)
@@ -275,7 +296,7 @@ func (k *Keeper) stop(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("stopping sandbox %s: %w", k.Plan.Name, err)
 	}
-	return k.journal().Append(journal.Stopped, "")
+	return k.journal().Append(journal.Stopped, reason)
 }
 
 func (k *Keeper) remove(ctx context.Context, keep bool) error {
@@ -297,9 +318,12 @@ func (k *Keeper) remove(ctx context.Context, keep bool) error {
 
 func (k *Keeper) closeBoundary() {
 	k.mu.Lock()
-	b := k.boundary
-	k.boundary = nil
+	b, ports := k.boundary, k.ports
+	k.boundary, k.ports = nil, nil
 	k.mu.Unlock()
+	if ports != nil {
+		ports.Close()
+	}
 	if b == nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,8 @@ type world struct {
 	alive map[string]bool
 	ended map[string]chan struct{}
 
-	run func(ctx context.Context, c Command, out io.Writer) (int, error)
+	run   func(ctx context.Context, c Command, out io.Writer) (int, error)
+	rules func() ([]plan.EgressRule, error) // of the keeper
 }
 
 func newWorld() *world { return &world{alive: map[string]bool{}, ended: map[string]chan struct{}{}} }
@@ -156,7 +158,39 @@ func (w *world) WriteFile(_ context.Context, f plan.File, id plan.Identity) erro
 type fence struct{ w *world }
 
 func (f fence) SetPhase(_ context.Context, p plan.Phase) error { f.w.note("phase %s", p); return nil }
-func (f fence) Close() error                                   { f.w.note("boundary closed"); return nil }
+func (f fence) SetRules(_ context.Context, rs []plan.EgressRule) error {
+	for _, r := range rs {
+		f.w.note("rule %s", r.Pattern)
+	}
+	return nil
+}
+func (f fence) Close() error { f.w.note("boundary closed"); return nil }
+
+func TestReloadPutsTheRecordedRulesIntoForce(t *testing.T) {
+	w := newWorld()
+	var damaged atomic.Bool
+	w.rules = func() ([]plan.EgressRule, error) {
+		if damaged.Load() {
+			return nil, errors.New("damaged book")
+		}
+		return []plan.EgressRule{{Phase: plan.Runtime, Pattern: "late.example"}}, nil
+	}
+	x := w.live(t, t.TempDir(), testPlan(), false, nil)
+	<-x.k.Booted()
+	if err := x.client.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(w.history(), "rule late.example") {
+		t.Error("the boundary was not told")
+	}
+	damaged.Store(true)
+	if err := x.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "damaged book") {
+		t.Errorf("reload = %v", err)
+	}
+	if err := (Client{t.TempDir()}).Reload(t.Context()); !errors.Is(err, ErrNone) {
+		t.Errorf("without a keeper: %v", err)
+	}
+}
 
 func unixPair() (a, b *net.UnixConn, err error) {
 	dir, err := os.MkdirTemp("", "pair")
@@ -205,6 +239,7 @@ func (w *world) live(t *testing.T, dir string, p *plan.Plan, volatile bool, crea
 	}
 	k := New(p)
 	k.Dir, k.Driver, k.Guest, k.Volatile = dir, w, w, volatile
+	k.Rules = w.rules
 	k.Attach = func(_ context.Context, _ *os.File, p plan.Phase) (Boundary, error) {
 		w.note("attach in %s", p)
 		return fence{w}, nil

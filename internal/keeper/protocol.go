@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/publish"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -34,7 +35,9 @@ const (
 	opStatus operation = "status" // one reply
 	opExec   operation = "exec"   // one reply with a connection to the guest; a command is in flight until the caller hangs up
 	opStop   operation = "stop"   // one reply, after which the keeper ends
+	opPorts  operation = "ports"  // one reply with the ports; publishes or takes one back first, if the request says so
 	opWatch  operation = "watch"  // replies until the boot is over
+	opRules  operation = "rules"  // one reply, after the rules recorded now are in force
 )
 
 type request struct {
@@ -43,6 +46,10 @@ type request struct {
 	// For exec: admit the caller to a sandbox whose startup hooks still run.
 	// Nothing admits anybody while install hooks run.
 	Early bool `json:"early,omitempty"`
+
+	// For ports.
+	Publish   *publish.Port `json:"publish,omitempty"`
+	Unpublish string        `json:"unpublish,omitempty"` // a key
 
 	// For stop.
 	GraceMillis int64 `json:"graceMillis,omitempty"`
@@ -56,6 +63,8 @@ type reply struct {
 
 	Status *Status        `json:"status,omitempty"` // of a status request
 	Event  *sandbox.Event `json:"event,omitempty"`  // of a watch: not the last reply
+
+	Ports []publish.Port `json:"ports,omitempty"` // of a ports request
 
 	Busy bool `json:"busy,omitempty"` // of a stop with IfIdle: nothing was done
 }

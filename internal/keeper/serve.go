@@ -47,11 +47,18 @@ func (k *Keeper) handle(c *net.UnixConn) {
 		k.answer(c, reply{OK: true, Status: k.status()})
 	case opExec:
 		k.exec(c, r)
+	case opPorts:
+		k.serveLoopback(c, r)
 	case opStop:
 		k.stopped(c, r)
 	case opWatch:
 		k.tell(c)
-		k.watch(c, false)
+		k.watch(c, nil)
+	case opRules:
+		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+		err := k.reload(ctx)
+		cancel()
+		k.answer(c, reply{OK: err == nil, Error: failed(err)})
 	default:
 		k.answer(c, reply{Error: &failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
 	}
@@ -81,6 +88,7 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 	defer func() {
 		k.mu.Lock()
 		k.commands--
+		k.silent()
 		k.mu.Unlock()
 		select {
 		case k.quiet <- struct{}{}:
@@ -166,13 +174,16 @@ func hangup(c *net.UnixConn) <-chan struct{} {
 
 // stopped ends the sandbox and answers when it has ended.
 func (k *Keeper) stopped(c *net.UnixConn, r request) {
-	if r.IfIdle && !k.idle() {
-		k.answer(c, reply{OK: true, Busy: true})
-		return
+	e := ending{grace: time.Duration(r.GraceMillis) * time.Millisecond, remove: r.Remove, reason: "stopped on request"}
+	if r.IfIdle {
+		if k.Plan.LongRunning {
+			k.answer(c, reply{OK: true, Busy: true})
+			return
+		}
+		e.ifIdle, e.reason = true, "its command has ended"
 	}
-	grace := time.Duration(r.GraceMillis) * time.Millisecond
-	err := k.shutdown(grace, r.Remove)
-	k.answer(c, reply{OK: err == nil, Error: failed(err)})
+	busy, err := k.shutdown(e)
+	k.answer(c, reply{OK: err == nil, Busy: busy, Error: failed(err)})
 }
 
 // lives reports whether the sandbox is up and not on its way down, which a
@@ -208,42 +219,88 @@ func (k *Keeper) lives() bool {
 // pingTime is how long a guest may take to show that it is there.
 const pingTime = 2 * time.Second
 
-// idle reports whether nothing is going on that somebody waits for.
-func (k *Keeper) idle() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.state == sandbox.Ready && k.commands == 0
+// An ending is how and why a sandbox is to end.
+type ending struct {
+	grace  time.Duration
+	remove bool
+	reason string
+
+	// ifIdle does nothing unless the sandbox is ready and has had no session
+	// for at least quiet.
+	ifIdle bool
+	quiet  time.Duration
 }
 
 // Shutdown ends the sandbox as a stop does.
 func (k *Keeper) Shutdown(grace time.Duration) {
-	if err := k.shutdown(grace, false); err != nil {
+	if _, err := k.shutdown(ending{grace: grace, reason: "its keeper was told to end"}); err != nil {
 		k.log().Error("stop", "err", err)
 	}
 }
 
 // shutdown ends the sandbox, or waits for an end that has begun. A boot that is
 // going on is given up, which takes back what it has made.
-func (k *Keeper) shutdown(grace time.Duration, remove bool) error {
-	k.abort()
-	<-k.booted
+//
+// That nobody uses it and that nobody may any more is one decision: a session
+// either comes before it, and keeps the sandbox, or is told that it stops.
+func (k *Keeper) shutdown(e ending) (busy bool, err error) {
+	if !e.ifIdle {
+		k.abort()
+		<-k.booted
+	}
 	k.mu.Lock()
 	ours := k.state == sandbox.Ready
+	if e.ifIdle && (!ours || k.commands > 0 || e.quiet > 0 && (k.held > 0 || time.Since(k.used) < e.quiet)) {
+		k.mu.Unlock()
+		return true, nil
+	}
 	if ours {
 		k.state = stopping
 	}
 	k.mu.Unlock()
 	if !ours {
 		<-k.ended
-		return nil
+		return false, nil
 	}
 	defer k.end()
-	ctx, cancel := context.WithTimeout(context.Background(), grace+cleanupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), e.grace+cleanupTime)
 	defer cancel()
-	if remove || k.Volatile {
-		return k.remove(ctx, true)
+	if e.remove || k.Volatile {
+		return false, k.remove(ctx, true)
 	}
-	return k.stop(ctx, grace)
+	return false, k.stop(ctx, e.grace, e.reason)
+}
+
+// idleGrace is what processes get between TERM and KILL at an idle stop.
+const idleGrace = 10 * time.Second
+
+// stopIdle ends the sandbox when it has had no session for as long as its plan
+// says, counted from the end of the last one or of the boot.
+func (k *Keeper) stopIdle() {
+	limit := time.Duration(k.Plan.IdleMillis) * time.Millisecond
+	if limit <= 0 || k.Plan.LongRunning || k.Volatile {
+		return
+	}
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for {
+		select {
+		case <-k.ended:
+			return
+		case <-k.unused:
+			t.Reset(limit)
+		case <-t.C:
+			busy, err := k.shutdown(ending{ifIdle: true, quiet: limit, grace: idleGrace,
+				reason: fmt.Sprintf("idle: no session for %v", limit)})
+			if err != nil {
+				k.log().Error("idle stop", "err", err)
+			}
+			if !busy {
+				return
+			}
+			// The end of what keeps it busy is told on unused.
+		}
+	}
 }
 
 // stopping is a state of the keeper's own: callers see a sandbox that answers
@@ -261,14 +318,15 @@ func (k *Keeper) tell(c *net.UnixConn) {
 	})
 }
 
-// watch tells c the end of the boot. When own, the sandbox lives no longer than c.
-func (k *Keeper) watch(c *net.UnixConn, own bool) {
+// watch tells c the end of the boot. For a creator it stays until c hangs up or
+// the sandbox ends, and calls creator in the first case.
+func (k *Keeper) watch(c *net.UnixConn, creator func()) {
 	defer c.Close()
 	gone := hangup(c)
 	select {
 	case <-k.booted:
 	case <-gone:
-		if own {
+		if k.Volatile && creator != nil {
 			k.abort()
 		}
 		<-k.booted
@@ -276,7 +334,7 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 	k.mu.Lock()
 	err := k.bootErr
 	k.mu.Unlock()
-	if err == nil && !own && !k.lives() {
+	if err == nil && creator == nil && !k.lives() {
 		// Who asks whether the sandbox is up would be told of one that is
 		// going down. Hanging up when it is down says what is true.
 		select {
@@ -286,7 +344,7 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 		return
 	}
 	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
-	if !own {
+	if creator == nil {
 		return
 	}
 	select {
@@ -294,5 +352,31 @@ func (k *Keeper) watch(c *net.UnixConn, own bool) {
 		return
 	case <-gone:
 	}
-	k.Shutdown(0)
+	creator()
+}
+
+// hold watches the boot for the creator, who holds the sandbox until it hangs
+// up: between the making of a sandbox and its first session nobody is idle.
+func (k *Keeper) hold(c *net.UnixConn) {
+	if k.Volatile {
+		k.watch(c, func() { k.Shutdown(0) })
+		return
+	}
+	k.watch(c, func() {})
+	k.mu.Lock()
+	k.held--
+	k.silent()
+	k.mu.Unlock()
+}
+
+// silent starts the clock of the idle stop. The caller holds mu.
+func (k *Keeper) silent() {
+	if k.commands > 0 || k.held > 0 {
+		return
+	}
+	k.used = time.Now()
+	select {
+	case k.unused <- struct{}{}:
+	default:
+	}
 }

@@ -83,6 +83,13 @@ type BootFile struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
 	Mode    uint32 `json:"mode"` // permission bits; 0 means 0644
+
+	// Append adds Content at the end of what is there, unless it holds it
+	// already, and keeps its mode; links are followed inside the machine.
+	Append bool `json:"append,omitempty"`
+
+	// Optional leaves a file that is missing missing.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Limits bound a machine. Zero means unlimited, except Pids, where it means

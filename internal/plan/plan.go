@@ -27,6 +27,29 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Ports are published on the loopback of the host.
+	Ports []Port `json:"ports,omitempty"`
+
+	// HostMounts are directories behind some of Machine.Mounts that all
+	// sandboxes of a Kit share.
+	HostMounts []HostMount `json:"hostMounts,omitempty"`
+
+	// Privileged says that Machine.Capabilities were widened with the user's
+	// consent.
+	Privileged bool `json:"privileged,omitempty"`
+
+	// LongRunning keeps the sandbox from being stopped because nobody uses
+	// it; IdleMillis is ignored then.
+	LongRunning bool `json:"longRunning,omitempty"`
+
+	// IdleMillis is how long it runs without a session, in milliseconds,
+	// before it is stopped; 0: for ever.
+	IdleMillis int64 `json:"idleMillis,omitempty"`
+
+	// Bounds say who asked for Machine.Limits. An amount there that differs
+	// from what was asked is the operator's.
+	Bounds []Bound `json:"bounds,omitempty"`
+
 	// Volumes are the storage requests behind some of Machine.Mounts.
 	Volumes []Volume `json:"volumes"`
 
@@ -54,6 +77,37 @@ type Skipped struct {
 	Reason string `json:"reason"`
 }
 
+// The limits that a Kit can ask for.
+const (
+	BoundCPU    = "cpu"    // thousandths of a core
+	BoundMemory = "memory" // bytes
+)
+
+// A Port is a port of the machine's loopback that the host is to see on its own.
+type Port struct {
+	Container uint16   `json:"container"`
+	Transport string   `json:"transport"`      // tcp or udp
+	Name      string   `json:"name,omitempty"` // a label
+	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// A HostMount is a directory that belongs to a Kit and a path.
+type HostMount struct {
+	Handle   string `json:"handle"` // opaque; follows from Identity and Path
+	Path     string `json:"path"`   // in the machine
+	Kit      string `json:"kit"`
+	Identity string `json:"identity"` // of the Kit, whatever its version
+	Source   string `json:"source"`   // host directory
+	Mode     uint32 `json:"mode"`     // of a fresh one
+}
+
+// A Bound is one limit as it was asked for.
+type Bound struct {
+	Limit string   `json:"limit"`
+	Kits  []string `json:"kits"`
+	Asked int64    `json:"asked"`
+}
+
 // A Phase is a period of a sandbox's life with grants of its own.
 type Phase string
 
@@ -67,6 +121,11 @@ const (
 type Egress struct {
 	Rules  []EgressRule `json:"rules"`
 	Routes []Route      `json:"routes,omitempty"`
+
+	// DenyAll records that the operator asked for nothing to be reachable
+	// unless he says so: every allow rule of a Kit among Rules was consented
+	// to when the sandbox was made.
+	DenyAll bool `json:"denyAll,omitempty"`
 }
 
 // An EgressRule is one entry of an allow or deny list and its origin.
@@ -74,8 +133,18 @@ type EgressRule struct {
 	Phase   Phase  `json:"phase"`
 	Pattern string `json:"pattern"` // as declared: host, host:port, *.host, *, **, address, CIDR
 	Allow   bool   `json:"allow"`   // false denies, and a denial wins over any allow
-	Source  string `json:"source"`  // "kit <ref>" or "operator"
+	Source  string `json:"source"`  // "kit <ref>", or "operator" and which of his rules
+
+	// Methods and Paths bound the rule to HTTP requests; with both empty it
+	// is about the connection. Methods are as HTTP spells them, or ANY
+	// alone; paths are globs, and none means every path.
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
 }
+
+// Bounded reports whether r is about particular requests rather than about the
+// connection.
+func (r EgressRule) Bounded() bool { return len(r.Methods) > 0 || len(r.Paths) > 0 }
 
 // A Route makes an allowed name dial another address. It grants nothing: the
 // name must still be allowed, and TLS is still verified for the name.
@@ -118,6 +187,10 @@ type Launch struct {
 	// Owned names the variables of Env that belong to the host: an override
 	// at exec does not reach them.
 	Owned []string `json:"owned,omitempty"`
+
+	// Trust names the variables of Env that lead programs to the
+	// certificates they trust. Hooks get them as well.
+	Trust []string `json:"trust,omitempty"`
 
 	// Bash makes the engine start the workload under bash, so that the file
 	// named by BASH_ENV is sourced.

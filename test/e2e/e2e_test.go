@@ -152,7 +152,7 @@ const addon = "./test/e2e/testdata/kits/addon"
 // make creates a sandbox of the probe Kit and removes it with the test.
 func create(t *testing.T, name string, args ...string) {
 	t.Helper()
-	ok(t, append([]string{"create", "--name", name}, args...)...)
+	// Registered first: a creation whose hook fails leaves a sandbox.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -160,4 +160,5 @@ func create(t *testing.T, name string, args ...string) {
 			t.Errorf("kitbox rm %s: %v\n%s", name, err, out)
 		}
 	})
+	ok(t, append([]string{"create", "--name", name}, args...)...)
 }

@@ -26,6 +26,7 @@ type Kind string
 const (
 	DNS      Kind = "dns"      // a question to the resolver
 	Connect  Kind = "connect"  // a TCP connection
+	Request  Kind = "request"  // an HTTP request on a connection that is looked into
 	Packet   Kind = "packet"   // a packet that is neither
 	Cut      Kind = "cut"      // a live connection that a change of phase or policy ended
 	Overflow Kind = "overflow" // decisions that were too many to be written one by one
@@ -48,7 +49,9 @@ type Decision struct {
 	Verdict  string     `json:"verdict"` // allow, deny or failed
 	Host     string     `json:"host"`
 	Port     uint16     `json:"port,omitempty"`
-	Protocol string     `json:"protocol,omitempty"` // tcp, tls, udp, icmp, dns
+	Protocol string     `json:"protocol,omitempty"` // tcp, tls, http, https, udp, icmp, dns
+	Method   string     `json:"method,omitempty"`   // of a request
+	Path     string     `json:"path,omitempty"`     // as it was sent; never its query, which can hold secrets
 	Rule     string     `json:"rule,omitempty"`     // the deciding pattern as declared
 	Source   string     `json:"source,omitempty"`   // of the rule
 	Why      string     `json:"why"`
@@ -102,6 +105,7 @@ type key struct {
 	verdict, host, proto string
 	port                 uint16
 	rule, source, why    string
+	method, path         string
 }
 
 // freeAllows is how often an allowed connection to one destination is written
@@ -137,10 +141,10 @@ func (l *Log) Write(d Decision) {
 	if d.Count < 1 {
 		d.Count = 1
 	}
-	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox} {
+	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox, &d.Method, &d.Path} {
 		*s = clean(*s)
 	}
-	k := key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why}
+	k := key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why, d.Method, d.Path}
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

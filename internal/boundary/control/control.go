@@ -13,6 +13,8 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -105,6 +108,15 @@ type Config struct {
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Leaf returns a certificate, which the sandbox trusts, for exactly one
+	// host; connections that must be looked into are ended with it. Nil
+	// refuses such connections.
+	Leaf func(host string) (*tls.Certificate, error)
+
+	// Roots are who may sign the certificates of hosts whose connections
+	// are looked into. Nil: the system's.
+	Roots *x509.CertPool
+
 	Limits Limits
 
 	// Stage is what [Prepare] made ahead of time; Start takes it over if it
@@ -155,6 +167,8 @@ type Boundary struct {
 	names *dns.Table
 	log   func(audit.Decision)
 
+	inspect *intercept.Server // nil without Leaf
+
 	link   *link
 	cancel context.CancelFunc
 	done   sync.WaitGroup // the listeners and the packet log
@@ -200,6 +214,16 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		MaxFlows: flows, DialTimeout: c.Limits.DialTimeout,
 		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle,
 	}
+	if c.Leaf != nil {
+		b.inspect = intercept.New(c.Leaf, c.Roots)
+		b.proxy.Intercept = b.inspect.Serve
+	}
+	up := false
+	defer func() {
+		if !up && b.inspect != nil {
+			b.inspect.Close()
+		}
+	}()
 	resolver := &dns.Server{
 		Rules: func() (plan.Phase, *egress.Policy) { r := b.rules.Load(); return r.Phase, r.Policy },
 		Names: b.names, Log: b.log, PerSecond: c.Limits.DNSPerSecond,
@@ -234,6 +258,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		b.done.Go(func() { resolver.ServeUDP(pc) })
 	}
 	b.done.Go(func() { b.link.watch(run, b.refusedPacket) })
+	up = true
 	if err := ctx.Err(); err != nil {
 		b.Close()
 		return nil, err
@@ -312,6 +337,9 @@ func (b *Boundary) Close() error {
 	b.cancel()
 	b.link.closeListeners()
 	b.done.Wait()
+	if b.inspect != nil {
+		b.inspect.Close()
+	}
 	b.link.close()
 	return nil
 }

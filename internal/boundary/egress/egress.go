@@ -43,6 +43,11 @@ type Verdict struct {
 	Rule   string // the deciding pattern as it was declared; empty when no rule matched
 	Source string // of Rule: "kit <ref>" or "operator"
 	Why    string // for the log and for the user; never empty from a Policy
+
+	// Inspect says that an allowed connection may carry HTTP only, each
+	// request of which [Policy.DecideRequest] allows. Who cannot look into
+	// it must refuse it.
+	Inspect bool
 }
 
 // A Policy answers for one sandbox. It does not change, so it is safe for
@@ -52,7 +57,9 @@ type Policy struct {
 	phases map[plan.Phase]*lists
 }
 
-type lists struct{ allow, deny index }
+// Rules about particular requests have indexes of their own, so that those about
+// connections cost nothing more than before there were any.
+type lists struct{ allow, deny, boundAllow, boundDeny index }
 
 // An index finds the rules that match a destination without walking all.
 type index struct {
@@ -67,6 +74,7 @@ type index struct {
 type rule struct {
 	order int // position in the policy: the first declared is the one reported
 	pattern
+	bound    *bound  // nil: about the connection
 	operator bool    // wrote it
 	verdict  Verdict // if it decides
 }
@@ -92,16 +100,44 @@ func New(rules []plan.EgressRule) (*Policy, error) {
 			l = new(lists)
 			p.phases[r.Phase] = l
 		}
-		x, v := &l.deny, Verdict{Rule: r.Pattern, Source: r.Source, Why: "denied by " + r.Pattern}
-		if r.Allow {
-			x, v.Allow, v.Why = &l.allow, true, "allowed by "+r.Pattern
+		b, err := parseBound(r, pat)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("egress rule %d of %s: %w", i+1, r.Source, err))
+			continue
 		}
-		x.add(rule{order: i, pattern: pat, operator: strings.HasPrefix(r.Source, "operator"), verdict: v})
+		v := Verdict{Allow: r.Allow, Rule: r.Pattern, Source: r.Source, Why: "denied by " + r.Pattern}
+		if r.Allow {
+			v.Why = "allowed by " + r.Pattern
+		}
+		x := &l.deny
+		switch {
+		case b != nil && r.Allow:
+			x = &l.boundAllow
+		case b != nil:
+			x = &l.boundDeny
+		case r.Allow:
+			x = &l.allow
+		}
+		if b != nil {
+			v.Inspect = true
+			v.Rule += " " + b.text
+			v.Why += " " + b.text
+		}
+		x.add(rule{order: i, pattern: pat, bound: b, operator: strings.HasPrefix(r.Source, "operator"), verdict: v})
 	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("%w: %w", kiterr.ErrRefused, errors.Join(errs...))
 	}
 	return p, nil
+}
+
+// CheckRule reports whether r can be a rule, and if not, why.
+func CheckRule(r plan.EgressRule) error {
+	pat, err := parsePattern(r.Pattern)
+	if err == nil {
+		_, err = parseBound(r, pat)
+	}
+	return err
 }
 
 // Rules returns the rules of p in the order they were declared.
@@ -228,10 +264,25 @@ func (p *Policy) Decide(r Request) Verdict {
 	case h.Addr.IsValid():
 		return l.addr(r.Phase, h.Addr, r.Port, false)
 	}
-	if a := l.allow.first(h, r.Port, nil); a != nil {
-		return a.verdict
+	if v, ok := l.allowed(h, r.Port, nil); ok {
+		return v
 	}
 	return Verdict{Why: l.nothing(r.Phase, h, r.Port)}
+}
+
+// allowed looks for a rule that keep accepts and that allows a connection,
+// whole or for particular requests. A host that some rule denies requests at is
+// inspected as well: what cannot be looked into could be what is denied.
+func (l *lists) allowed(h Host, port uint16, keep func(*rule) bool) (Verdict, bool) {
+	if a := l.allow.first(h, port, keep); a != nil {
+		v := a.verdict
+		v.Inspect = l.boundDeny.first(h, port, nil) != nil
+		return v, true
+	}
+	if a := l.boundAllow.first(h, port, keep); a != nil {
+		return a.verdict, true
+	}
+	return Verdict{}, false
 }
 
 // CouldAllow says whether some port of host may be connected to. It is what
@@ -255,7 +306,7 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 	if deny != nil {
 		return deny.verdict
 	}
-	l.allow.each(h, func(r *rule) bool {
+	consider := func(r *rule) bool {
 		open := r.port == 0 || !slices.Contains(ports, r.port)
 		if open && h.Addr.IsValid() {
 			open = l.addrRule(r, h.Addr, false)
@@ -264,7 +315,9 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 			found = r
 		}
 		return true
-	})
+	}
+	l.allow.each(h, consider)
+	l.boundAllow.each(h, consider)
 	if found != nil {
 		return found.verdict
 	}
@@ -284,10 +337,26 @@ func (p *Policy) DecideAddr(r Request, addr netip.Addr, own bool) Verdict {
 	if d := l.deny.first(h, r.Port, nil); d != nil {
 		return d.verdict
 	}
+	asked, err := ParseHost(r.Host)
+	if err != nil {
+		return Verdict{Why: err.Error()}
+	}
+	named := !asked.Addr.IsValid()
+	if named {
+		// The requests of a named connection are judged by its name, so a
+		// denial of some at the address behind it must be one of all.
+		if d := l.boundDeny.first(h, r.Port, nil); d != nil {
+			return d.verdict
+		}
+	}
 	if _, ok := classify(h.Addr); !ok && !own {
 		return Verdict{Allow: true, Why: "public address"}
 	}
-	return l.addr(r.Phase, h.Addr, r.Port, own)
+	v := l.addr(r.Phase, h.Addr, r.Port, own)
+	if named && v.Allow && v.Inspect {
+		return Verdict{Rule: v.Rule, Source: v.Source, Why: fmt.Sprintf("%s is opened for particular requests only, to itself and not to a name", h)}
+	}
+	return v
 }
 
 var none lists
@@ -304,8 +373,8 @@ func (p *Policy) lists(phase plan.Phase) *lists {
 // addr looks for the rule that spells a; denials have been looked at.
 func (l *lists) addr(phase plan.Phase, a netip.Addr, port uint16, own bool) Verdict {
 	h := Host{Addr: a}
-	if r := l.allow.first(h, port, func(r *rule) bool { return l.addrRule(r, a, own) }); r != nil {
-		return r.verdict
+	if v, ok := l.allowed(h, port, func(r *rule) bool { return l.addrRule(r, a, own) }); ok {
+		return v
 	}
 	s, ok := classify(a)
 	switch {
@@ -350,7 +419,7 @@ func (l *lists) nothing(phase plan.Phase, h Host, port uint16) string {
 	}
 	var ports []int
 	wide := false
-	l.allow.each(h, func(r *rule) bool {
+	near := func(r *rule) bool {
 		switch {
 		case h.Addr.IsValid() && r.scope == anything:
 			wide = true
@@ -358,7 +427,9 @@ func (l *lists) nothing(phase plan.Phase, h Host, port uint16) string {
 			ports = append(ports, int(r.port))
 		}
 		return true
-	})
+	}
+	l.allow.each(h, near)
+	l.boundAllow.each(h, near)
 	where := netip.AddrPort{}
 	dest := fmt.Sprintf("%s:%d", h, port)
 	if h.Addr.IsValid() {

@@ -279,7 +279,7 @@ func TestEveryBadRuleIsNamed(t *testing.T) {
 		"::ffff:0:0/90", "fe80::1%1", "http://example.com", "example.com/path", "a b", "exa\x00mple", "1.2.3.4.5"}
 	var rules []plan.EgressRule
 	for _, s := range bad {
-		if err := CheckPattern(s); err == nil {
+		if err := CheckRule(plan.EgressRule{Pattern: s}); err == nil {
 			t.Errorf("pattern %q is accepted", s)
 		}
 		rules = append(rules, plan.EgressRule{Phase: plan.Runtime, Pattern: s, Allow: true, Source: "kit bad"})
@@ -483,5 +483,39 @@ func BenchmarkDecide(b *testing.B) {
 				p.Decide(req)
 			}
 		})
+	}
+}
+
+func TestCoversNeverSaysMoreThanMatching(t *testing.T) {
+	for _, c := range []struct {
+		wide, narrow string
+		want         bool
+	}{
+		{"a.example", "A.example.", true},
+		{"a.example", "a.example:443", true},
+		{"a.example:443", "a.example", false},
+		{"a.example:443", "a.example:443", true},
+		{"a.example:443", "a.example:80", false},
+		{"*.example", "a.example", true},
+		{"*.example", "example", false},
+		{"*.example", "a.b.example", false},
+		{"*.example", "*.example:22", true},
+		{"*.example", "**.example", false},
+		{"**.example", "a.b.example", true},
+		{"**.example", "*.b.example", true},
+		{"**.example", "example", false},
+		{"**", "**.example", true},
+		{"*", "**", true},
+		{"**.example", "**", false},
+		{"**", "192.0.2.1", false},
+		{"192.0.2.0/24", "192.0.2.1:80", true},
+		{"192.0.2.1", "192.0.2.0/24", false},
+		{"0.0.0.0/0", "::1", false},
+		{"a..b", "a.example", false},
+		{"a.example", "a..b", false},
+	} {
+		if got := Covers(c.wide, c.narrow); got != c.want {
+			t.Errorf("Covers(%q, %q) = %v", c.wide, c.narrow, got)
+		}
 	}
 }

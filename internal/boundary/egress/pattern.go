@@ -26,10 +26,37 @@ type pattern struct {
 	port   uint16       // 0: every port
 }
 
-// CheckPattern reports whether s can be the pattern of a rule, and if not, why.
-func CheckPattern(s string) error {
-	_, err := parsePattern(s)
-	return err
+// Covers reports whether everything that pattern narrow matches is matched by
+// wide as well. It is false if either is no pattern.
+func Covers(wide, narrow string) bool {
+	w, err := parsePattern(wide)
+	if err != nil {
+		return false
+	}
+	n, err := parsePattern(narrow)
+	if err != nil || w.port != 0 && w.port != n.port {
+		return false
+	}
+	below := func(name string) bool { return strings.HasSuffix(name, "."+w.name) }
+	switch w.scope {
+	case anything:
+		return n.scope != network // * covers names alone
+	case network:
+		return n.scope == network && w.prefix.Bits() <= n.prefix.Bits() && w.prefix.Contains(n.prefix.Addr())
+	case anyLabel:
+		switch n.scope {
+		case exact:
+			return below(n.name)
+		case oneLabel, anyLabel:
+			return n.name == w.name || below(n.name)
+		}
+	case oneLabel:
+		first, parent, _ := strings.Cut(n.name, ".")
+		return n.scope == exact && first != "" && parent == w.name || n.scope == oneLabel && n.name == w.name
+	case exact:
+		return n.scope == exact && n.name == w.name
+	}
+	return false
 }
 
 func parsePattern(s string) (pattern, error) {

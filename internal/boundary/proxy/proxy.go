@@ -6,7 +6,9 @@
 // on the host.
 //
 // Bytes are spliced unseen, but for one look: if the client begins with a TLS
-// ClientHello, the server name in it must be the name that was asked for.
+// ClientHello, the server name in it must be the name that was asked for. Where
+// only particular requests are allowed, package intercept carries the connection
+// instead.
 package proxy
 
 import (
@@ -14,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -54,6 +59,10 @@ type Proxy struct {
 
 	// Dial connects on the host. Nil dials TCP.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+	// Intercept serves a connection that must be looked into, until its end.
+	// Nil refuses such connections.
+	Intercept func(context.Context, *intercept.Session)
 
 	// Own reports whether an address is the host's. Nil asks its interfaces.
 	Own func(netip.Addr) bool
@@ -91,10 +100,33 @@ type flow struct {
 	done   chan struct{}      // closed when nothing of the flow is left
 
 	mu       sync.Mutex
-	upstream net.Conn       // guarded by mu
-	dialled  netip.AddrPort // guarded by mu
-	routed   bool           // guarded by mu
-	cut      bool           // guarded by mu; nothing may be attached any more
+	spliced  bool                  // guarded by mu; it is carried unseen
+	ups      []*upstream           // guarded by mu; more than one only if it is looked into
+	requests map[*request]struct{} // guarded by mu; being carried
+	cut      bool                  // guarded by mu; nothing may be attached any more
+}
+
+// An upstream is the other side of a flow.
+type upstream struct {
+	net.Conn
+	f      *flow
+	to     netip.AddrPort
+	routed bool
+}
+
+// Close implements [net.Conn].
+func (u *upstream) Close() error {
+	u.f.mu.Lock()
+	u.f.ups = slices.DeleteFunc(u.f.ups, func(o *upstream) bool { return o == u })
+	u.f.mu.Unlock()
+	return u.Conn.Close()
+}
+
+// A request is an HTTP request that is being carried.
+type request struct {
+	method, path string
+	cancel       func(error)
+	done         chan struct{}
 }
 
 // Serve carries what ln accepts until ctx is done or ln is closed. It then
@@ -200,30 +232,73 @@ func (p *Proxy) Rejudge() int {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	await := func(done <-chan struct{}) bool {
+		select {
+		case <-done:
+			return true
+		case <-late.C: // a hook that does not heed its context; both sides are closed
+			return false
+		}
+	}
+	for _, f := range flows {
+		for _, r := range p.rejudgeRequests(rules, f) {
+			if !await(r.done) {
+				return len(cut)
+			}
+		}
+	}
 	for i, v := range why { // after the last cut: a log may be slow
 		p.logCut(rules, cut[i], v)
 	}
-	late := time.NewTimer(time.Second)
-	defer late.Stop()
 	for _, f := range cut {
-		select {
-		case <-f.done:
-		case <-late.C: // a hook that does not heed its context; both sides are closed
+		if !await(f.done) {
 			return len(cut)
 		}
 	}
 	return len(cut)
 }
 
+// rejudgeRequests ends the requests of f that rules do not allow any more.
+func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
+	f.mu.Lock()
+	live := slices.Collect(maps.Keys(f.requests))
+	f.mu.Unlock()
+	for _, r := range live {
+		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
+		if v.Allow {
+			continue
+		}
+		r.cancel(&intercept.RefusedError{Why: v.Why})
+		ended = append(ended, r)
+		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
+			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})
+	}
+	return ended
+}
+
+// request is f as a question about policy.
+func (f *flow) request(rules Rules) egress.Request {
+	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+}
+
 // judge says what rules think of f as far as it has got.
 func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 	f.mu.Lock()
-	dialled, routed := f.dialled, f.routed
+	ups, spliced := slices.Clone(f.ups), f.spliced
 	f.mu.Unlock()
-	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	req := f.request(rules)
 	v := rules.Policy.Decide(req)
-	if v.Allow && dialled.IsValid() && !routed {
-		v = rules.Policy.DecideAddr(req, dialled.Addr(), p.isOwn(dialled.Addr()))
+	for _, u := range ups {
+		if v.Allow && !u.routed {
+			inspect := v.Inspect
+			v = rules.Policy.DecideAddr(req, u.to.Addr(), p.isOwn(u.to.Addr()))
+			v.Inspect = v.Inspect || inspect
+		}
+	}
+	if v.Allow && v.Inspect && spliced {
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there now, and this connection was not looked into"}
 	}
 	return v
 }
@@ -245,22 +320,23 @@ func (f *flow) end() bool {
 	f.cancel() // after the mark: what runs when ctx is done comes here too
 	close(f.ended)
 	reset(f.client)
-	if f.upstream != nil {
-		reset(f.upstream)
+	for _, u := range f.ups {
+		reset(u.Conn)
 	}
 	return true
 }
 
-// attach makes up the other side of f, unless f has been cut meanwhile.
-func (f *flow) attach(up net.Conn, to netip.AddrPort, routed bool) bool {
+// attach makes up another side of f, unless f has been cut meanwhile.
+func (f *flow) attach(up net.Conn, to netip.AddrPort, routed bool) *upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cut {
 		reset(up)
-		return false
+		return nil
 	}
-	f.upstream, f.dialled, f.routed = up, to, routed
-	return true
+	u := &upstream{up, f, to, routed}
+	f.ups = append(f.ups, u)
+	return u
 }
 
 // reset closes c with a RST, so that the other end learns that this was not an
@@ -283,6 +359,16 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	if !f.named && dns.Synthetic(to.Addr()) {
 		v = egress.Verdict{Why: "an address of the boundary that stands for no name; ask for the name again"}
 	}
+	if v.Allow && v.Inspect {
+		if p.Intercept != nil {
+			p.Intercept(ctx, p.session(f))
+			return
+		}
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there, and this boundary cannot look into connections"}
+	}
+	f.mu.Lock()
+	f.spliced = true
+	f.mu.Unlock()
 	d.Rule, d.Source, d.Why = v.Rule, v.Source, v.Why
 	if !v.Allow {
 		d.Verdict = audit.Deny
@@ -290,12 +376,22 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 		return
 	}
 
+	up, err := p.dial(ctx, f, rules, d)
+	if err != nil {
+		return
+	}
+	p.relay(f, up.Conn, d)
+}
+
+// dial makes another side of f, which rules allow, and logs what became of it as
+// d. After an error f may have been cut.
+func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	up, dialled, routed, err := p.connect(dialCtx, rules, req, f.named)
+	up, dialled, routed, err := p.connect(dialCtx, rules, f.request(rules), f.named)
 	if err != nil {
 		if ctx.Err() != nil {
-			return // cut, which has been logged, or the end of the boundary
+			return nil, err // cut, which has been logged, or the end of the boundary
 		}
 		d.Verdict, d.Why = audit.Failed, err.Error()
 		var refused *refusal
@@ -303,10 +399,11 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 			d.Verdict, d.Rule, d.Source = audit.Deny, refused.v.Rule, refused.v.Source
 		}
 		p.Log(d)
-		return
+		return nil, err
 	}
-	if !f.attach(up, dialled, routed) {
-		return
+	u := f.attach(up, dialled, routed)
+	if u == nil {
+		return nil, net.ErrClosed
 	}
 	d.Verdict, d.Dialled = audit.Allow, dialled.String()
 	p.Log(d)
@@ -317,10 +414,10 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 			if f.end() {
 				p.logCut(now, f, v)
 			}
-			return
+			return nil, &refusal{v.Why, v}
 		}
 	}
-	p.relay(f, up, d)
+	return u, nil
 }
 
 // A refusal is a verdict on the addresses behind an allowed name.

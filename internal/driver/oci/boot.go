@@ -17,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // What the driver keeps in a machine's directory beside package machinedir's.
@@ -97,6 +98,10 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return m.Blame(fmt.Errorf("waiting for the guest: %w", err))
 	}
 	for _, f := range p.Files {
+		if f.Append || f.Optional {
+			// Replacing it would take away what the image trusts.
+			return fmt.Errorf("adding to %s, which hosts with bounded requests need: driver oci does not do that; use driver namespace: %w", f.Path, kiterr.ErrUnsupported)
+		}
 		// By the guest and not from here: the layer is the machine's, and so
 		// are the links in it.
 		if err := cl.WriteFile(ctx, client.File{Path: f.Path, Mode: f.Mode, Parents: true}, []byte(f.Content)); err != nil {

@@ -24,6 +24,9 @@ func DefaultCapabilities() []string {
 	}
 }
 
+// AllCapabilities are those that this package knows by name.
+func AllCapabilities() []string { return slices.Clone(names) }
+
 // WithAgents returns caps and what the guest itself works with.
 func WithAgents(caps []string) []string {
 	all := slices.Concat(caps, agentCapabilities)

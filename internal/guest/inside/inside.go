@@ -57,6 +57,9 @@ type File struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
 	Mode    uint32 `json:"mode"`
+
+	Append   bool `json:"append,omitempty"`   // to what is there, unless it holds it already
+	Optional bool `json:"optional,omitempty"` // only if it is there
 }
 
 // maxConfig bounds a configuration, boot files included.

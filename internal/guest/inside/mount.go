@@ -3,8 +3,10 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -255,7 +257,42 @@ func ensureFile(p string) error {
 
 // writeFile replaces what is at f.Path, a link too: many images link
 // /etc/resolv.conf to a file of a daemon that does not run here.
+// maxAppend bounds a file that is appended to, in bytes; the largest store of
+// certificates has half a megabyte.
+const maxAppend = 16 << 20
+
 func writeFile(f File) error {
+	if f.Append || f.Optional {
+		at, err := filepath.EvalSymlinks(f.Path)
+		switch {
+		case err == nil:
+			f.Path = at
+		case f.Optional:
+			return nil // missing, or a link to nowhere
+		}
+	}
+	if f.Append {
+		st, err := os.Stat(f.Path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case !st.Mode().IsRegular() || st.Size() > maxAppend:
+			return nil // not what it is taken for; a device could not be read to its end
+		default:
+			have, err := os.ReadFile(f.Path)
+			if err != nil {
+				return err
+			}
+			if strings.Contains(string(have), f.Content) {
+				return nil
+			}
+			if len(have) > 0 && have[len(have)-1] != '\n' {
+				have = append(have, '\n')
+			}
+			f.Content, f.Mode = string(have)+f.Content, uint32(st.Mode().Perm())
+		}
+	}
 	if err := os.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
 		return err
 	}

@@ -4,16 +4,32 @@ package builtin
 
 import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
+	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
+	"github.com/kitbox-dev/kitbox/internal/handler/port"
+	"github.com/kitbox-dev/kitbox/internal/handler/privileged"
+	"github.com/kitbox-dev/kitbox/internal/handler/resources"
 	"github.com/kitbox-dev/kitbox/internal/handler/sbx"
 	"github.com/kitbox-dev/kitbox/internal/handler/volume"
+	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
 // Host is what handlers may ask of the machine they run on.
 type Host struct {
-	Storage volume.Storage             // required
-	Pattern func(pattern string) error // judges an egress pattern; nil accepts all
+	Storage volume.Storage              // required
+	Rule    func(plan.EgressRule) error // judges an egress rule; nil accepts all
+
+	// HostMount places the shared directory of a Kit and a path; nil: there
+	// are none.
+	HostMount func(identity, path string) (handle, dir string)
+
+	// Capabilities are all that root inside can be given; none: there is no
+	// privileged mode.
+	Capabilities []string
+
+	Resources resources.Host // what the machine has and holds
 }
 
 // Handlers returns one handler per capability, in the order their effects are
@@ -22,8 +38,13 @@ type Host struct {
 func Handlers(h Host) handler.List {
 	return handler.List{
 		&sbx.Handler{},
-		&networkpolicy.Handler{Check: h.Pattern},
+		&networkpolicy.Handler{Check: h.Rule},
+		&resources.Handler{Host: h.Resources},
 		&volume.Handler{Storage: h.Storage},
+		&hostmount.Handler{Place: h.HostMount},
+		&port.Handler{},
+		&longrunning.Handler{},
+		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},
 	}
 }

@@ -1,5 +1,5 @@
-// Package networkpolicy is this host's answer to network-policy@1: rules for the
-// boundary, each with the Kit that asked for it.
+// Package networkpolicy is this host's answer to network-policy, of both versions:
+// rules for the boundary, each with the Kit that asked for it.
 //
 // The grammar is in capability/networkpolicy. What a rule means is decided in
 // one place, internal/boundary/egress, which this package does not need.
@@ -14,18 +14,15 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// A Handler needs nothing of the host. Version 2, whose rules bound methods and
-// paths, is not among its types: a boundary that passes TLS through cannot hold
-// such a bound.
+// A Handler needs nothing of the host.
 type Handler struct {
-	// Check judges a pattern, so that one the boundary cannot match is
-	// declined before anything is made rather than never matching. Nil
-	// accepts all.
-	Check func(pattern string) error
+	// Check judges a rule, so that one the boundary cannot match is declined
+	// before anything is made rather than never matching. Nil accepts all.
+	Check func(plan.EgressRule) error
 }
 
 // Types implements [handler.Handler].
-func (*Handler) Types() []string { return []string{networkpolicy.Type} }
+func (*Handler) Types() []string { return []string{networkpolicy.Type, networkpolicy.TypeV2} }
 
 // Accept implements [handler.Handler].
 func (h *Handler) Accept(_ context.Context, _ *handler.Scene, c capability.Contribution) error {
@@ -37,7 +34,7 @@ func (h *Handler) Accept(_ context.Context, _ *handler.Scene, c capability.Contr
 		return nil
 	}
 	for _, r := range rules(c.Kit, config) {
-		if err := h.Check(r.Pattern); err != nil {
+		if err := h.Check(r); err != nil {
 			return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: err.Error()}
 		}
 	}
@@ -65,7 +62,7 @@ func rules(kit string, c networkpolicy.Config) []plan.EgressRule {
 	add := func(phase plan.Phase, allow bool, es []networkpolicy.Entry) {
 		for _, e := range es {
 			for _, h := range e.Hosts {
-				rs = append(rs, plan.EgressRule{Phase: phase, Pattern: h, Allow: allow, Source: "kit " + kit})
+				rs = append(rs, plan.EgressRule{Phase: phase, Pattern: h, Allow: allow, Source: "kit " + kit, Methods: e.Methods, Paths: e.Paths})
 			}
 		}
 	}

@@ -40,7 +40,9 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 // Replace is WriteFile for a caller that syncs the directory itself, because it
 // has more to change there. Until then a power cut may bring back the old
 // content, whole.
-func Replace(path string, data []byte, mode fs.FileMode) error { return replace(path, data, mode, true) }
+func Replace(path string, data []byte, mode fs.FileMode) error {
+	return replace(path, data, mode, true)
+}
 
 // WriteCache is WriteFile for what can be made again: it is as atomic towards
 // other processes and kills, and does not wait for the disk. After a power cut

@@ -1,0 +1,386 @@
+// Package intercept looks into the connections of a sandbox to hosts at which
+// only particular HTTP requests are allowed: it ends TLS on the sandbox's side,
+// has every request judged, and carries the allowed ones on over a connection of
+// its own whose certificate it verifies.
+//
+// It speaks HTTP/1.1 and HTTP/2 on both sides and nothing else: what cannot be
+// looked into is refused. It decides nothing and dials nothing; package proxy
+// gives it a [Session] that does.
+package intercept
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+)
+
+// Bounds of what one client can hold.
+const (
+	helloTime      = 30 * time.Second // from the first byte expected to the end of a handshake
+	headerTime     = 30 * time.Second // for the headers of a request
+	idleTime       = 10 * time.Minute // between requests
+	maxHeaderBytes = 256 << 10
+	maxSniff       = 64 // longer than every method
+)
+
+// A Session is one connection from the sandbox. All fields are required.
+type Session struct {
+	Client net.Conn // closing it ends the session
+	Host   string   // what it is connected to: a name, or an address in its one spelling
+	Port   uint16
+
+	// Dial connects to Host and Port. A [RefusedError] says that policy
+	// does not allow what they lead to.
+	Dial func(ctx context.Context) (net.Conn, error)
+
+	// Begin judges a request; path is as it was sent, without its query. If
+	// it is allowed, cancel may be called with a reason until end is.
+	Begin func(method, path string, cancel func(error)) (v egress.Verdict, end func())
+
+	// Refuse is told of what was refused without or before a judgement, in
+	// words; method is empty when there was no request.
+	Refuse func(protocol, method, path, why string)
+}
+
+// A RefusedError is a refusal that becomes known after a request has begun.
+type RefusedError struct{ Why string }
+
+func (e *RefusedError) Error() string { return e.Why }
+
+// A Server serves the sessions of one sandbox. Make it with [New]. Its methods
+// can be called concurrently.
+type Server struct {
+	leaf  func(host string) (*tls.Certificate, error)
+	roots *x509.CertPool
+	http  *http.Server
+	conns queue
+	tls   tls.ClientSessionCache
+	bufs  buffers
+	over  sync.WaitGroup
+}
+
+// New returns a server that shows clients what leaf returns for a host, and
+// accepts of hosts what roots have signed; nil roots are the system's.
+func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool) *Server {
+	s := &Server{leaf: leaf, roots: roots, conns: queue{c: make(chan net.Conn), done: make(chan struct{})}, tls: tls.NewLRUClientSessionCache(128)}
+	s.http = &http.Server{
+		Handler:                      http.HandlerFunc(s.handle),
+		ReadHeaderTimeout:            headerTime,
+		IdleTimeout:                  idleTime,
+		MaxHeaderBytes:               maxHeaderBytes,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(io.Discard, "", 0), // what clients do wrong is theirs to see
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, stateKey{}, stateOf(c))
+		},
+		// Larger windows than the default: an upload must not wait for
+		// the round trip of a megabyte.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: 4 << 20, MaxReceiveBufferPerStream: 2 << 20},
+	}
+	s.over.Go(func() { s.http.Serve(&s.conns) })
+	return s
+}
+
+// Close ends every session and returns when none is left.
+func (s *Server) Close() {
+	s.http.Close()
+	s.over.Wait()
+}
+
+type stateKey struct{}
+
+// state is a session and what belongs to it.
+type state struct {
+	*Session
+	secure    bool
+	authority string // of Host and Port as a URL has it
+	transport *http.Transport
+	proxy     *httputil.ReverseProxy
+
+	mu       sync.Mutex
+	requests int           // being carried; guarded by mu
+	over     bool          // no more are; guarded by mu
+	idle     chan struct{} // closed when over and none is left
+}
+
+// enter counts a request in, unless the session is over.
+func (st *state) enter() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.over {
+		return false
+	}
+	st.requests++
+	return true
+}
+
+func (st *state) leave() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.requests--; st.over && st.requests == 0 {
+		close(st.idle)
+	}
+}
+
+// end waits for the requests that are left.
+func (st *state) end() {
+	st.mu.Lock()
+	st.over = true
+	if st.requests == 0 {
+		close(st.idle)
+	}
+	st.mu.Unlock()
+	<-st.idle
+}
+
+// wire is the client's connection, with what has been read of it put back.
+type wire struct {
+	net.Conn
+	r     *bufio.Reader
+	state *state
+	once  sync.Once
+	gone  chan struct{}
+}
+
+func (w *wire) Read(p []byte) (int, error) { return w.r.Read(p) }
+
+// Close implements [net.Conn].
+func (w *wire) Close() error {
+	err := w.Conn.Close()
+	w.once.Do(func() { close(w.gone) })
+	return err
+}
+
+// CloseWrite lets the server end its half and read on for a moment, so that an
+// answer to a request that was not read to its end arrives.
+func (w *wire) CloseWrite() error {
+	if h, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+func newWire(c net.Conn, st *state) *wire {
+	return &wire{Conn: c, r: bufio.NewReaderSize(c, 4096), state: st, gone: make(chan struct{})}
+}
+
+func stateOf(c net.Conn) *state {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	return c.(*wire).state
+}
+
+// Serve serves one session and returns when its connection has ended and
+// nothing of it is left, or when it has been refused; then the caller closes the
+// connection, in the way that refusals have. ctx ends it.
+func (s *Server) Serve(ctx context.Context, sess *Session) {
+	defer context.AfterFunc(ctx, func() { sess.Client.Close() })()
+	st := &state{Session: sess, idle: make(chan struct{})}
+	w := newWire(sess.Client, st)
+	sess.Client.SetReadDeadline(time.Now().Add(helloTime))
+	first, err := w.r.Peek(1)
+	if err != nil {
+		if errors.Is(err, io.EOF) || ctx.Err() != nil {
+			return // a connection that was only tried
+		}
+		sess.Refuse("tcp", "", "", "only HTTP requests are allowed there, and the client said nothing")
+		return
+	}
+	var conn net.Conn = w
+	http2 := false
+	if first[0] == 0x16 {
+		st.secure = true
+		t, err := s.handshake(ctx, w, sess)
+		if err != nil {
+			if ctx.Err() == nil {
+				sess.Refuse("tls", "", "", err.Error())
+			}
+			return
+		}
+		if http2 = t.ConnectionState().NegotiatedProtocol == "h2"; http2 {
+			conn = t
+		} else {
+			conn = newWire(t, st)
+		}
+	}
+	if !http2 {
+		if why := sniff(conn.(*wire)); why != "" {
+			if ctx.Err() == nil {
+				sess.Refuse(map[bool]string{true: "tls", false: "tcp"}[st.secure], "", "", why)
+			}
+			return
+		}
+	}
+	sess.Client.SetReadDeadline(time.Time{})
+	s.prepare(st, http2)
+	defer st.transport.CloseIdleConnections()
+	if !s.conns.put(conn) {
+		return
+	}
+	<-w.gone
+	st.end()
+}
+
+// handshake ends the client's TLS with a certificate for exactly the host that
+// it is connected to.
+func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Conn, error) {
+	leaf, err := s.leaf(sess.Host)
+	if err != nil {
+		return nil, err
+	}
+	var other error
+	t := tls.Server(w, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		// A ticket would have to be tied to the host, and a client that
+		// resumes saves next to nothing on a link this short.
+		SessionTicketsDisabled: true,
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if h.ServerName != "" && !strings.EqualFold(strings.TrimSuffix(h.ServerName, "."), sess.Host) {
+				other = fmt.Errorf("TLS server name %q is not the name that was asked for", h.ServerName)
+				return nil, other
+			}
+			return leaf, nil
+		},
+	})
+	ctx, cancel := context.WithTimeout(ctx, helloTime)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		if other != nil {
+			return nil, other
+		}
+		return nil, fmt.Errorf("only HTTP requests are allowed there, and the client does not let this boundary look into its TLS: %w", err)
+	}
+	return t, nil
+}
+
+// sniff says why what w begins with is not HTTP/1; empty if it may be.
+func sniff(w *wire) string {
+	for n := 1; n <= maxSniff; n++ {
+		b, err := w.r.Peek(n)
+		if err != nil {
+			return "only HTTP requests are allowed there, and the client began none"
+		}
+		switch c := b[n-1]; {
+		case c == ' ' && string(b) == "PRI ":
+			return "HTTP/2 without TLS is not carried"
+		case c == ' ' && n > 1:
+			return ""
+		case !tokenByte(c):
+			return "only HTTP requests are allowed there, and this is not HTTP"
+		}
+	}
+	return "only HTTP requests are allowed there, and this is not HTTP"
+}
+
+// tokenByte reports whether c may be in a method (RFC 9110 §5.6.2).
+func tokenByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
+
+// prepare makes the way out of st. Connections to the host are never shared
+// between sessions: when one is cut, all that it had is.
+func (s *Server) prepare(st *state, http2 bool) {
+	host := st.Host
+	if a, err := netip.ParseAddr(host); err == nil && a.Is6() {
+		host = "[" + host + "]"
+	}
+	st.authority = host
+	if st.Port != st.defaultPort() {
+		st.authority = fmt.Sprintf("%s:%d", host, st.Port)
+	}
+	st.transport = &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return st.Dial(ctx) },
+		TLSClientConfig:        &tls.Config{RootCAs: s.roots, ServerName: st.Host, ClientSessionCache: s.tls},
+		TLSHandshakeTimeout:    15 * time.Second,
+		ExpectContinueTimeout:  10 * time.Second,
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConnsPerHost:    16,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		DisableCompression:     true, // bodies pass as they are
+		ReadBufferSize:         16 << 10,
+		WriteBufferSize:        16 << 10,
+		// The host is spoken to as the client speaks: an upgrade needs
+		// HTTP/1.1, and gRPC needs HTTP/2.
+		Protocols: new(http.Protocols),
+	}
+	st.transport.Protocols.SetHTTP1(true)
+	st.transport.Protocols.SetHTTP2(http2)
+	st.proxy = &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, st) },
+		Transport:      st.transport,
+		BufferPool:     &s.bufs,
+		ErrorLog:       s.http.ErrorLog,
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
+		ModifyResponse: keepTrailers,
+	}
+}
+
+func (st *state) defaultPort() uint16 {
+	if st.secure {
+		return 443
+	}
+	return 80
+}
+
+// buffers are for copying bodies.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+// A queue is a listener of connections that are put into it.
+type queue struct {
+	c    chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func (q *queue) put(c net.Conn) bool {
+	select {
+	case q.c <- c:
+		return true
+	case <-q.done:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case c := <-q.c:
+		return c, nil
+	case <-q.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (q *queue) Close() error {
+	q.once.Do(func() { close(q.done) })
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (q *queue) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,0 +1,162 @@
+package intercept
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+)
+
+// overrides are headers by which some servers let a request be one with another
+// method. What they name is judged as well.
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// handle judges one request and carries it.
+func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	st := r.Context().Value(stateKey{}).(*state)
+	if !st.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer st.leave()
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	if why := st.fault(r); why != "" {
+		st.Refuse(st.protocol(r), r.Method, path, why)
+		refuse(w, r, why)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	methods := []string{r.Method}
+	for _, h := range overrides {
+		for _, m := range r.Header[h] {
+			methods = append(methods, strings.ToUpper(strings.TrimSpace(m)))
+		}
+	}
+	for _, m := range methods {
+		v, end := st.Begin(m, path, cancel)
+		if !v.Allow {
+			refuse(w, r, v.Why)
+			return
+		}
+		defer end()
+	}
+	st.proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+func (st *state) protocol(r *http.Request) string {
+	p := "http"
+	if st.secure {
+		p = "https"
+	}
+	return p
+}
+
+// fault says why r cannot be carried whatever the policy; empty if it can.
+func (st *state) fault(r *http.Request) string {
+	switch {
+	case r.Method == http.MethodConnect:
+		return "CONNECT would make a tunnel that cannot be looked into"
+	case r.Method == http.MethodTrace:
+		return "TRACE is not carried"
+	case r.URL.IsAbs() || !strings.HasPrefix(r.RequestURI, "/"):
+		return "only the path of a request may stand in its first line; no proxy is here"
+	}
+	if why := st.foreign(r.Host); why != "" {
+		return why
+	}
+	if up := r.Header["Upgrade"]; len(up) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Upgrade") {
+		if len(up) != 1 || !strings.EqualFold(up[0], "websocket") || r.Method != http.MethodGet {
+			return fmt.Sprintf("an upgrade to %.40q cannot be looked into", strings.Join(up, ", "))
+		}
+	}
+	return ""
+}
+
+// foreign says why authority is not the host of the connection. One that is not
+// would let the answer to one name be asked for under another.
+func (st *state) foreign(authority string) string {
+	host, port := authority, st.defaultPort()
+	if i := strings.LastIndexByte(authority, ':'); i >= 0 && !strings.HasSuffix(authority, "]") {
+		n, err := strconv.ParseUint(authority[i+1:], 10, 16)
+		if err != nil {
+			return fmt.Sprintf("the request is for %.80q, which is no host", authority)
+		}
+		host, port = authority[:i], uint16(n)
+	}
+	h, err := egress.ParseHost(host)
+	if err != nil || h.String() != st.Host || port != st.Port {
+		return fmt.Sprintf("the request is for %.80q and the connection to %s", authority, st.authority)
+	}
+	return ""
+}
+
+// rewrite makes the request that leaves out of the one that came: the same but
+// for what belongs to a connection.
+func rewrite(r *httputil.ProxyRequest, st *state) {
+	r.Out.URL.Scheme = "http"
+	if st.secure {
+		r.Out.URL.Scheme = "https"
+	}
+	r.Out.URL.Host = st.authority
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // parameters that Go does not understand as well
+	r.Out.Trailer = r.In.Trailer
+	// What the client says of those before it is the client's affair.
+	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := r.In.Header[h]; ok {
+			r.Out.Header[h] = v
+		}
+	}
+	if _, ok := r.Out.Header["User-Agent"]; !ok {
+		r.Out.Header.Set("User-Agent", "") // and not Go's
+	}
+}
+
+// keepTrailers makes room for trailers in an answer to an HTTP/1 client, which
+// gets none behind a body whose length was announced.
+func keepTrailers(r *http.Response) error {
+	if len(r.Trailer) > 0 && r.Request.ProtoMajor == 1 {
+		r.Header.Del("Content-Length")
+		r.ContentLength = -1
+	}
+	return nil
+}
+
+// refuse answers what is not allowed.
+func refuse(w http.ResponseWriter, r *http.Request, why string) {
+	answer(w, r, http.StatusForbidden, "refused by the sandbox's network policy: "+why)
+}
+
+func answer(w http.ResponseWriter, _ *http.Request, status int, text string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Kitbox-Boundary", map[bool]string{true: "refused", false: "unreachable"}[status == http.StatusForbidden])
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "kitbox: %s\n", text)
+}
+
+// failed answers a request that was allowed and got no answer.
+func failed(w http.ResponseWriter, r *http.Request, st *state, err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) || errors.As(context.Cause(r.Context()), &refused) {
+		refuse(w, r, refused.Why)
+		return
+	}
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // the client has gone
+	}
+	what := err.Error()
+	var bad *tls.CertificateVerificationError
+	if errors.As(err, &bad) {
+		what = "its certificate cannot be verified: " + bad.Err.Error()
+	}
+	answer(w, r, http.StatusBadGateway, fmt.Sprintf("%s cannot be reached: %s", st.authority, what))
+}

@@ -1,0 +1,83 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
+)
+
+// session is f for package intercept, which asks here before it does anything.
+func (p *Proxy) session(f *flow) *intercept.Session {
+	return &intercept.Session{
+		Client: f.client, Host: f.host, Port: f.port,
+		Dial: func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f) },
+		Begin: func(method, path string, cancel func(error)) (egress.Verdict, func()) {
+			return p.begin(f, method, path, cancel)
+		},
+		Refuse: func(protocol, method, path, why string) {
+			p.Log(audit.Decision{Phase: p.Rules().Phase, Kind: kindOf(method), Verdict: audit.Deny, Host: f.host, Port: f.port,
+				Protocol: protocol, Method: method, Path: path, Why: why})
+		},
+	}
+}
+
+func kindOf(method string) audit.Kind {
+	if method == "" {
+		return audit.Connect
+	}
+	return audit.Request
+}
+
+// dialInspected is dial under the rules of now: a session outlives those that it
+// began under.
+func (p *Proxy) dialInspected(ctx context.Context, f *flow) (net.Conn, error) {
+	rules := p.Rules()
+	v := rules.Policy.Decide(f.request(rules))
+	if !v.Allow {
+		return nil, &intercept.RefusedError{Why: v.Why}
+	}
+	u, err := p.dial(ctx, f, rules, audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: f.port,
+		Protocol: "tcp", Rule: v.Rule, Source: v.Source, Why: v.Why})
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return nil, &intercept.RefusedError{Why: refused.text}
+	case err != nil:
+		return nil, err
+	}
+	return u, nil
+}
+
+// begin judges a request of f and, if it is allowed, lets a change of the rules
+// end it.
+func (p *Proxy) begin(f *flow, method, path string, cancel func(error)) (egress.Verdict, func()) {
+	r := &request{method: method, path: path, cancel: cancel, done: make(chan struct{})}
+	// As with flows: a change either finds the request or is seen by it.
+	f.mu.Lock()
+	if f.requests == nil {
+		f.requests = map[*request]struct{}{}
+	}
+	f.requests[r] = struct{}{}
+	f.mu.Unlock()
+	end := func() {
+		f.mu.Lock()
+		delete(f.requests, r)
+		f.mu.Unlock()
+		close(r.done)
+	}
+	rules := p.Rules()
+	v := rules.Policy.DecideRequest(f.request(rules), method, path)
+	d := audit.Decision{Phase: rules.Phase, Kind: audit.Request, Verdict: audit.Allow, Host: f.host, Port: f.port, Protocol: "http",
+		Method: method, Path: path, Rule: v.Rule, Source: v.Source, Why: v.Why}
+	if !v.Allow {
+		d.Verdict = audit.Deny
+		end()
+		end = nil
+	}
+	p.Log(d)
+	return v, end
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+func (e *Env) restart() *cobra.Command {
+	return &cobra.Command{
+		Use:               "restart NAME...",
+		Short:             "Stop a sandbox and start it again",
+		Example:           `  kitbox restart t`,
+		Args:              atLeastOneName,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.each(cmd, args, func(sb sandbox.Sandbox) error {
+				if err := sb.Stop(cmd.Context(), sandbox.StopOptions{}); err != nil {
+					return err
+				}
+				return sb.Start(cmd.Context())
+			})
+		},
+	}
+}
+
+func (e *Env) recreate() *cobra.Command {
+	var (
+		kits, args, env            []string
+		approve, privileged, quiet bool
+	)
+	cmd := &cobra.Command{
+		Use:   "recreate [options] NAME [KIT]",
+		Short: "Give a sandbox a fresh file system, keeping its volumes",
+		Long: `Composes the sandbox's Kits again, as they are now, and gives it a fresh file
+system; with KIT, those Kits instead. Volumes, host mounts, published ports and
+the workspace stay. Install hooks do not run again.
+
+It is refused before anything changes when a volume is asked for on other terms
+than the one that is kept (status 2), and when the Kits ask for more than was
+granted (status 3, with what is new), unless --approve is given.`,
+		Example: `  kitbox recreate t
+  kitbox recreate t ./examples/hello --kit ./examples/tool --approve`,
+		ValidArgsFunction: e.names,
+		RunE: func(cmd *cobra.Command, rest []string) error {
+			if len(rest) < 1 || len(rest) > 2 {
+				return usageError(cmd, "recreate takes the NAME of a sandbox and at most one KIT")
+			}
+			if len(kits) > 0 && len(rest) == 1 {
+				return usageError(cmd, "--kit adds to a KIT; name the workload too")
+			}
+			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged}
+			if len(rest) == 2 {
+				o.Kits = append([]string{rest[1]}, kits...)
+			}
+			var err error
+			if o.Args, err = pairs(cmd, "--arg", args); err != nil {
+				return err
+			}
+			if o.Env, err = pairs(cmd, "--env", env); err != nil {
+				return err
+			}
+			sb, err := e.Runtime.Open(cmd.Context(), rest[0])
+			if err != nil {
+				return err
+			}
+			p := e.progress(quiet)
+			o.Progress = p.event
+			if !quiet {
+				o.Granted = func(g *sandbox.Plan) { p.clear(); e.granted(g) }
+			}
+			err = sandbox.Recreate(cmd.Context(), sb, o)
+			p.done()
+			if err == nil {
+				fmt.Fprintln(e.Stdout, rest[0])
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&kits, "kit", nil, "add another Kit to KIT (repeatable)")
+	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for the arg N (repeatable)")
+	f.StringArrayVar(&env, "env", nil, "`N=VALUE` for the variable N (repeatable)")
+	f.BoolVar(&approve, "approve", false, "approve what the sandbox was not granted before")
+	f.BoolVar(&privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.BoolVarP(&quiet, "quiet", "q", false, "no progress and no summary on stderr")
+	return cmd
+}

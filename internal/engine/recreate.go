@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/surface"
+)
+
+// nextFile holds a whole composition from the moment a recreation is decided
+// until it is in place. A command that finds it goes on with it.
+const nextFile = "next.json"
+
+type next struct {
+	Version   int             `json:"version"`
+	Plan      *plan.Plan      `json:"plan"`
+	Lock      json.RawMessage `json:"lock"`
+	Selection json.RawMessage `json:"selection"`
+}
+
+// Recreate implements [sandbox.Recreator]. Everything is decided before anything
+// changes. The writable layer is given up and the storage is not; install hooks
+// have run, once, and do not run again.
+func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
+	if err := b.e.privilege(); err != nil {
+		return err
+	}
+	l, err := b.sb.Lock(ctx, "recreate")
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	if err := b.mend(ctx); err != nil {
+		return err
+	}
+	old, err := b.plan()
+	if err != nil {
+		return err
+	}
+	co, err := b.again(o)
+	if err != nil {
+		return err
+	}
+	c, err := b.e.compose(ctx, co, old.Name, old.ID)
+	if err != nil {
+		return err
+	}
+	c.plan.Machine.IDMap = old.Machine.IDMap
+	if err := approved(old, c.plan, o.AllowWidening); err != nil {
+		return err
+	}
+	if o.Granted != nil {
+		shown, err := display(c.plan)
+		if err != nil {
+			return err
+		}
+		o.Granted(shown)
+	}
+	n := next{Version: recordVersion, Plan: c.plan}
+	if n.Lock, err = marshalDocument(c.lock); err != nil {
+		return err
+	}
+	if n.Selection, err = marshalDocument(c.selection); err != nil {
+		return err
+	}
+
+	if err := b.askToStop(ctx, keeper.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, keeper.ErrNone) {
+		return err
+	}
+	if err := b.sb.Write(nextFile, n); err != nil {
+		return err
+	}
+	// From here on there is no way back, only forward.
+	if err := (journal.Writer{Dir: b.sb.Dir()}).Append(journal.Recreating, ""); err != nil {
+		return err
+	}
+	if err := b.replace(ctx); err != nil {
+		return err
+	}
+	return b.start(ctx, o.Progress)
+}
+
+// again is what the sandbox was made with, and o over it.
+func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
+	var l lock
+	if err := b.sb.Read(lockFile, recordVersion, &l); err != nil {
+		return sandbox.CreateOptions{}, err
+	}
+	if l.Asked == nil {
+		return sandbox.CreateOptions{}, fmt.Errorf("sandbox %s was made by an older kitbox, which did not record how; remove it and create it again: %w", b.sb.Name, kiterr.ErrUnsupported)
+	}
+	if l.Asked.Ephemeral {
+		return sandbox.CreateOptions{}, fmt.Errorf("sandbox %s ends with the command that made it and cannot be recreated: %w", b.sb.Name, kiterr.ErrUnsupported)
+	}
+	co := sandbox.CreateOptions{Name: b.sb.Name, Kits: l.Asked.Kits, Args: l.Args, Env: l.Env, Routes: l.Asked.Routes,
+		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
+		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress}
+	if len(o.Kits) > 0 {
+		// Other Kits have other args.
+		co.Kits, co.Args = o.Kits, nil
+	}
+	co.Args, co.Env = over(co.Args, o.Args), over(co.Env, o.Env)
+	return co, nil
+}
+
+func over(a, b map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, m := range []map[string]string{a, b} {
+		for k, v := range m {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// approved compares what was granted with what would be.
+func approved(old, candidate *plan.Plan, allow bool) error {
+	var granted, wanted surface.Surface
+	if err := json.Unmarshal(old.Surface, &granted); err != nil {
+		return fmt.Errorf("what sandbox %s was granted: %w", old.Name, err)
+	}
+	if err := json.Unmarshal(candidate.Surface, &wanted); err != nil {
+		return fmt.Errorf("what sandbox %s would be granted: %w", old.Name, err)
+	}
+	changes := surface.Diff(granted, wanted)
+	if allow || !changes.Widens() {
+		return nil
+	}
+	w := &sandbox.WideningError{Name: old.Name}
+	for _, c := range changes.Widenings {
+		w.Changes = append(w.Changes, sandbox.Change{Category: c.Category, Detail: c.Detail})
+	}
+	return w
+}
+
+// replace carries out what nextFile says: away with the machine, in with the
+// other plan. Doing it again after a kill at any point comes to the same. The
+// caller holds the lock and knows that no keeper lives.
+func (b *box) replace(ctx context.Context) error {
+	var n next
+	if err := b.sb.Read(nextFile, recordVersion, &n); err != nil {
+		return err
+	}
+	if n.Plan == nil {
+		return fmt.Errorf("%s holds no plan", b.sb.Path(nextFile))
+	}
+	if err := b.e.c.Driver.Remove(ctx, n.Plan.Machine.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+		return fmt.Errorf("sandbox %s: removing its writable layer: %w", b.sb.Name, err)
+	}
+	if err := b.e.storage.prepare(n.Plan); err != nil {
+		return err
+	}
+	if err := b.e.shared.prepare(n.Plan); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		file string
+		v    any
+	}{{lockFile, n.Lock}, {selectionFile, n.Selection}, {planFile, n.Plan}} {
+		if err := b.sb.Write(d.file, d.v); err != nil {
+			return err
+		}
+	}
+	if err := (journal.Writer{Dir: b.sb.Dir()}).Append(journal.Stopped, "recreated"); err != nil {
+		return err
+	}
+	if err := os.Remove(b.sb.Path(nextFile)); err != nil {
+		return durable.Explain(b.sb.Path(nextFile), err)
+	}
+	return durable.SyncDir(b.sb.Dir())
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// stores are where distributions keep what they trust, as one file. The first
+// that an image has is its own; without any, the first is made.
+var stores = []string{
+	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Arch, Alpine
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora and its kin
+	"/etc/pki/tls/certs/ca-bundle.crt",
+	"/etc/ssl/ca-bundle.pem", // openSUSE
+	"/etc/ssl/cert.pem",      // Alpine, OpenSSL
+}
+
+// anchor is where Debian's update-ca-certificates looks for more than the
+// distribution's own, so that a package which rebuilds the store keeps it.
+const anchor = "/usr/local/share/ca-certificates/kitbox.crt"
+
+// anchors are directories of other distributions with the same meaning.
+var anchors = []string{"/etc/pki/ca-trust/source/anchors", "/etc/ca-certificates/trust-source/anchors"}
+
+// Variables that replace what a program trusts by a file, and those that add to
+// it.
+var (
+	replacing = []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "PIP_CERT"}
+	adding    = []string{"NODE_EXTRA_CA_CERTS", "DENO_CERT"}
+)
+
+// inspected reports whether some rule is about particular requests.
+func inspected(rules []plan.EgressRule) bool {
+	return slices.ContainsFunc(rules, plan.EgressRule.Bounded)
+}
+
+// introduce makes the sandbox trust this home's authority, if some of its
+// connections have to be looked into. Others are left as they were made.
+func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error {
+	global, err := rulebook.Read(e.globalRules(), sourceGlobal)
+	if err != nil {
+		return err
+	}
+	if !inspected(p.Egress.Rules) && !inspected(global) {
+		return nil
+	}
+	if e.c.Authority == nil {
+		return fmt.Errorf("sandbox %s: particular requests are to be allowed, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
+	}
+	cert, err := e.c.Authority(ctx)
+	if err != nil {
+		return err
+	}
+	trust(p, func(name string) bool { _, _, err := dirs.find(name); return err == nil }, cert)
+	return nil
+}
+
+// trust adds cert to whatever the machine trusts and takes nothing away.
+func trust(p *plan.Plan, exists func(string) bool, cert string) {
+	store := stores[0]
+	if i := slices.IndexFunc(stores, exists); i >= 0 {
+		store = stores[i]
+	}
+	add := func(f plan.BootFile) {
+		if !slices.ContainsFunc(p.Machine.Files, func(o plan.BootFile) bool { return o.Path == f.Path }) {
+			p.Machine.Files = append(p.Machine.Files, f)
+		}
+	}
+	add(plan.BootFile{Path: anchor, Content: cert})
+	for _, dir := range anchors {
+		if exists(dir) {
+			add(plan.BootFile{Path: dir + "/kitbox.crt", Content: cert})
+		}
+	}
+	for _, s := range stores {
+		add(plan.BootFile{Path: s, Content: cert, Append: true, Optional: s != store})
+	}
+	have := map[string]string{}
+	for _, kv := range p.Launch.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		have[name] = value
+	}
+	set := func(names []string, file string) {
+		for _, n := range names {
+			if v := have[n]; v != "" {
+				// It names what to trust: that is where it is added.
+				if path.IsAbs(v) {
+					add(plan.BootFile{Path: path.Clean(v), Content: cert, Append: true, Optional: true})
+				}
+				continue
+			}
+			p.Launch.Env = append(p.Launch.Env, n+"="+file)
+			p.Launch.Trust = append(p.Launch.Trust, n)
+		}
+	}
+	set(replacing, store)
+	set(adding, anchor)
+	slices.Sort(p.Launch.Env)
+}

@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+func TestTrustAddsAndReplacesNothing(t *testing.T) {
+	p := &plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem"}}}
+	there := []string{"/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/source/anchors"}
+	trust(p, func(name string) bool { return slices.Contains(there, name) }, "CERT\n")
+
+	env := strings.Join(p.Launch.Env, " ")
+	for _, want := range []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem", "SSL_CERT_FILE=/etc/pki/tls/certs/ca-bundle.crt", "DENO_CERT=" + anchor} {
+		if !strings.Contains(env, want) {
+			t.Errorf("%s is not in %s", want, env)
+		}
+	}
+	if slices.Contains(p.Launch.Trust, "NODE_EXTRA_CA_CERTS") || !slices.Contains(p.Launch.Trust, "SSL_CERT_FILE") || !slices.IsSorted(p.Launch.Env) {
+		t.Errorf("trust %v, env %v", p.Launch.Trust, p.Launch.Env)
+	}
+	files := map[string]plan.BootFile{}
+	for _, f := range p.Machine.Files {
+		if f.Content != "CERT\n" {
+			t.Errorf("%s holds %q", f.Path, f.Content)
+		}
+		files[f.Path] = f
+	}
+	for name, want := range map[string][2]bool{ // append, optional
+		"/etc/pki/tls/certs/ca-bundle.crt":            {true, false},
+		"/etc/ssl/certs/ca-certificates.crt":          {true, true},
+		"/opt/mine.pem":                               {true, true},
+		anchor:                                        {false, false},
+		"/etc/pki/ca-trust/source/anchors/kitbox.crt": {false, false},
+	} {
+		if f, ok := files[name]; !ok || f.Append != want[0] || f.Optional != want[1] {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if _, ok := files["relative.pem"]; ok {
+		t.Error("a relative path is one of nobody knows which directory")
+	}
+}
+
+func TestWithoutAStoreOneIsMade(t *testing.T) {
+	p := new(plan.Plan)
+	trust(p, func(string) bool { return false }, "CERT\n")
+	i := slices.IndexFunc(p.Machine.Files, func(f plan.BootFile) bool { return f.Path == stores[0] })
+	if i < 0 || p.Machine.Files[i].Optional {
+		t.Errorf("files %+v", p.Machine.Files)
+	}
+}
