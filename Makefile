@@ -27,6 +27,7 @@ quickstart: ## Build everything, make a base image, build and run the example Ki
 	@scripts/quickstart
 
 build: $(BIN)/.built ## Build the programs into bin/
+	@:
 
 $(BIN)/.built: $(SOURCES) $(EMBEDDED)
 	@mkdir -p $(BIN)

@@ -53,7 +53,7 @@ type Fetcher struct {
 	Builder string
 
 	// BuildNetwork is what steps of a recipe can reach: "none", also when
-	// empty, or "host", which is the operator's consent.
+	// empty, "public", or "host", which is the operator's consent.
 	BuildNetwork string
 
 	// Progress gets lines for people about long work. Nil discards them. A
@@ -180,7 +180,7 @@ func (f *Fetcher) path(ctx context.Context, ref string, args map[string]string) 
 		if dir, tag, ok := cutLayout(ref); ok {
 			return f.layout(ctx, dir, tag)
 		}
-		return nil, fmt.Errorf("kit %s: %w: no such file or directory", ref, kiterr.ErrNotFound)
+		return nil, fmt.Errorf("kit %s: no such file or directory; name the directory of a Kit, or an image that 'kitbox images' lists: %w", ref, kiterr.ErrNotFound)
 	}
 	if err != nil {
 		return nil, durable.Explain(ref, err)

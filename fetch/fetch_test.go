@@ -413,7 +413,7 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 		"hello":                             {"write ./hello for the directory", kiterr.ErrNotFound},
 		"nothing":                           {"'kitbox images' lists", kiterr.ErrNotFound},
 		"kitbox.local/nothing:1":            {"'kitbox images' lists", kiterr.ErrNotFound},
-		"./nothing":                         {"./nothing: not found: no such file", kiterr.ErrNotFound},
+		"./nothing":                         {"./nothing: no such file or directory; name the directory", kiterr.ErrNotFound},
 		"./hello/other":                     {"no Kit descriptor in ./hello/other", kiterr.ErrNotFound},
 		"./hello/other/notes.txt":           {"no Kit descriptor", kiterr.ErrRefused},
 		"./hello/hello.dockerfile":          {"it is the recipe of hello/hello.yaml", kiterr.ErrRefused},

@@ -96,6 +96,8 @@ type Violation struct {
 	Rule    Rule
 	Kits    []string // references of those involved, the one at fault first
 	Message string   // one clause naming Kits and entries
+
+	derived string // the name of a package that both of two Kits hold, e.g. deb/curl
 }
 
 // An Error holds every violation of a set, in the order of the Kits given. It
@@ -105,13 +107,53 @@ type Error struct{ Violations []Violation }
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("the Kits do not form a set: ")
-	for i, v := range e.Violations {
+	for i, clause := range e.clauses() {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(v.Message)
+		b.WriteString(clause)
 	}
 	return b.String()
+}
+
+// clauses is what a person needs of the violations. Kits that cannot be in one
+// set at all collide in everything that they hold, which is no news; and two
+// file systems with one package in common have hundreds.
+func (e *Error) clauses() []string {
+	for _, cause := range []Rule{RuleDuplicateKit, RuleManyWorkloads} {
+		var cs []string
+		for _, v := range e.Violations {
+			if v.Rule == cause {
+				cs = append(cs, v.Message)
+			}
+		}
+		if len(cs) > 0 {
+			return cs
+		}
+	}
+	type pair [2]string
+	more := make(map[pair]int) // packages beside the first
+	for _, v := range e.Violations {
+		if v.derived != "" {
+			more[pair(v.Kits)]++
+		}
+	}
+	var cs []string
+	for _, v := range e.Violations {
+		clause := v.Message
+		if v.derived != "" {
+			n := more[pair(v.Kits)]
+			if n == 0 {
+				continue // counted in the clause of the first
+			}
+			if n > 1 {
+				clause += fmt.Sprintf(" and %d more packages", n-1)
+			}
+			more[pair(v.Kits)] = 0
+		}
+		cs = append(cs, clause)
+	}
+	return cs
 }
 
 // Is matches the family.
@@ -195,7 +237,7 @@ func (g *graph) kinds() {
 			g.violate(RuleUnmergedSet, []int{i}, "%s is an unpublished set; publish it and use the result", k.name())
 		}
 		if first, ok := seen[k.Ref]; ok && k.Ref != "" {
-			g.violate(RuleDuplicateKit, []int{i, first}, "%s is given twice", k.name())
+			g.violate(RuleDuplicateKit, []int{i, first}, "%s is given twice; leave one out", k.name())
 		}
 		seen[k.Ref] = i
 	}
@@ -225,6 +267,9 @@ func (g *graph) providers() {
 			others := g.offers[p.Name]
 			if j := slices.IndexFunc(others, func(o offer) bool { return o.kit != i }); j >= 0 && !owns(others, i) {
 				g.violate(RuleDuplicateProvider, []int{i, others[j].kit}, "%s and %s both provide %s", g.kits[others[j].kit].name(), k.name(), p.Name.Short())
+				if p.Name.Derived() {
+					g.violations[len(g.violations)-1].derived = p.Name.Short()
+				}
 			}
 			g.offers[p.Name] = append(others, offer{i, entry, p})
 		}

@@ -239,6 +239,7 @@ type BuildOptions struct {
 	Dir      string            // directory of the Kit, or its descriptor file
 	Ref      string            // tag in the store; empty: none
 	Args     map[string]string // values for build-phase args
+	Network  string            // what RUN steps can reach, as [CreateOptions.BuildNetwork]
 	Progress func(Event)
 }
 

@@ -17,6 +17,10 @@ type HookError struct {
 	ExitCode int
 	Why      string // set when the hook could not be run at all
 	Output   string // its last lines
+
+	// Refused is what the boundary declined while the hooks of a failed
+	// creation ran: most often why this one failed.
+	Refused []PolicyEvent `json:",omitempty"`
 }
 
 func (e *HookError) Error() string {

@@ -35,6 +35,12 @@ type Info struct {
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
 	Reason    string    `json:"reason,omitzero"`    // why it does not run, when it is stopped
 	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
+	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
+
+	// Unenforced names what was asked for as a limit and does not hold here,
+	// with the reason: limits of the machine while it runs, sizes of volumes
+	// always.
+	Unenforced []string `json:"unenforced,omitempty"`
 }
 
 // A Kit is one member of a composition.
@@ -65,6 +71,14 @@ type Plan struct {
 	User        string         `json:"user"`
 	Dir         string         `json:"dir"`
 	Skipped     []Skipped      `json:"skipped"`
+
+	// BuildNetwork is what RUN steps could reach while the Kits were built;
+	// empty: nothing.
+	BuildNetwork string `json:"buildNetwork,omitzero"`
+
+	// Warnings are what most likely is a mistake, one line each: a route of
+	// a name that nothing allows, for example.
+	Warnings []string `json:"warnings,omitempty"`
 
 	// Detail is the engine's own plan, entire. Its form follows the
 	// version that it states.

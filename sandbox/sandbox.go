@@ -110,6 +110,12 @@ type CreateOptions struct {
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string
 
+	// BuildNetwork is what RUN steps can reach while a Kit given as a
+	// directory is built: "none", also when empty; "public", addresses of
+	// the internet; or "host", whatever this machine can reach, which is
+	// the operator's consent. It changes nothing for a Kit that is built.
+	BuildNetwork string
+
 	// Limits are set whatever the Kits ask for; zero fields leave it to
 	// them. One that cannot be held here is [kiterr.ErrRefused].
 	Limits Limits
@@ -158,6 +164,7 @@ type Route struct {
 // An Event is one step of long work.
 type Event struct {
 	Step   string // what is done, e.g. "build"; the same word for all events of a step
+	Of     string // what the step works on, e.g. a Kit's reference; may be empty
 	Detail string // one line, e.g. a Kit's reference or a line of a build's output
 }
 

@@ -87,15 +87,58 @@ func message(err error) string {
 		return "kitbox: interrupted"
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	for i, l := range lines[1:] {
-		lines[i+1] = "  " + strings.TrimSpace(l)
+	for i, l := range lines {
+		lines[i] = withoutFamily(strings.TrimSpace(l))
+		if i > 0 {
+			lines[i] = "  " + lines[i]
+		}
 	}
 	return "kitbox: " + strings.Join(lines, "\n")
+}
+
+// families are the errors whose text may end another's, for programs that test
+// for them; a person has read the sentence by then.
+var families = []error{kiterr.ErrRefused, kiterr.ErrWidening, kiterr.ErrUnsupported, kiterr.ErrNotFound, kiterr.ErrExists,
+	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrUnavailable}
+
+// withoutFamily drops the names of families from the end of a line that says
+// something without them. "sandbox t: not found" does not: what stands before is
+// only the name of a thing.
+func withoutFamily(line string) string {
+	first := ""
+	for again := true; again; {
+		again = false
+		for _, f := range families {
+			if rest, ok := strings.CutSuffix(line, ": "+f.Error()); ok {
+				line, first, again = rest, ": "+f.Error(), true
+			}
+		}
+	}
+	if clause := line[strings.LastIndex(line, ": ")+1:]; len(strings.Fields(clause)) < 3 {
+		return line + first
+	}
+	return line
 }
 
 // usageError is a mistake in the arguments; it says where the help is.
 func usageError(cmd *cobra.Command, format string, args ...any) error {
 	return fmt.Errorf("%s; see %q", fmt.Sprintf(format, args...), cmd.CommandPath()+" --help")
+}
+
+// group is what the arguments of a command that only holds others must be.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return unknownCommand(cmd, args[0])
+	}
+	return nil
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		return usageError(cmd, "there is no command %q; did you mean %s?", name, strings.Join(near, " or "))
+	}
+	return usageError(cmd, "there is no command %q", name)
 }
 
 // The groups of the root's help, in the order shown.
@@ -121,13 +164,8 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
   kitbox policy log t                          what was allowed and refused`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError(cmd, "there is no command %q", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          group,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, "%v", err) })
 	root.AddGroup(
@@ -156,7 +194,27 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		root.AddCommand(c.cmd)
 	}
 	root.SetUsageTemplate(usageTemplate)
+	dress(root)
 	return root
+}
+
+// statusNote marks the commands whose help lists exit statuses.
+const statusNote = "exit status"
+
+// dress makes the usage lines of a tree alike: options are said to be there once
+// and stand before the arguments.
+func dress(cmd *cobra.Command) {
+	cmd.DisableFlagsInUseLine = true
+	name, rest, _ := strings.Cut(cmd.Use, " ")
+	if cmd.HasAvailableLocalFlags() && !strings.Contains(rest, "[options]") {
+		cmd.Use = strings.TrimSpace(name + " [options] " + rest)
+	}
+	if !cmd.HasParent() || !cmd.Parent().HasParent() && (name == "run" || name == "exec") {
+		cmd.Annotations = map[string]string{statusNote: ""}
+	}
+	for _, c := range cmd.Commands() {
+		dress(c)
+	}
 }
 
 // usageTemplate is laid out like a manual page: what, how, options, examples,
@@ -178,12 +236,12 @@ Options:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
 
 Options of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .Annotations}}
 
 Exit status:
   0 success, 1 failure, 2 refused (by the format, a policy, or a capability
   that this host does not grant), 3 approval needed, 125 a command could not be
-  started, 130 interrupted; run and exec pass on the status of the command.{{if .HasAvailableSubCommands}}
+  started, 130 interrupted; run and exec pass on the status of the command.{{end}}{{if .HasAvailableSubCommands}}
 
 "{{.CommandPath}} COMMAND --help" says more about a command.{{end}}
 `

@@ -342,7 +342,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 			continue
 		}
 		status, out, errs := f.command(c.Name(), "--help")
-		if status != 0 || errs != "" || !strings.Contains(out, "Exit status:") {
+		if status != 0 || errs != "" || strings.Contains(out, "Exit status:") != (c.Name() == "run" || c.Name() == "exec") || strings.Contains(out, "[flags]") {
 			t.Errorf("%s --help: status %d, stderr %q", c.Name(), status, errs)
 		}
 		if !c.HasSubCommands() && c.Name() != "version" && !strings.Contains(out, "Examples:") {

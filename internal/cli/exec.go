@@ -20,7 +20,7 @@ func (e *Env) exec() *cobra.Command {
 		Short: "Run a command in a running sandbox",
 		Long: `Runs COMMAND in the sandbox NAME and ends with its status. stdout and stderr
 stay apart and are passed on byte for byte; without -i the command's input is
-empty.`,
+empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.`,
 		Example: `  kitbox exec t -- cat /time.txt
   kitbox exec -it t -- bash
   tar c . | kitbox exec -i t -- tar x -C /tmp
@@ -36,6 +36,9 @@ empty.`,
 		},
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.check(cmd, e); err != nil {
+				return err
+			}
 			sb, err := e.Runtime.Open(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -57,7 +60,7 @@ empty.`,
 	s.flags(cmd, false)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
 	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
-	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `N=VALUE` (repeatable)")
+	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `NAME=VALUE` (repeatable)")
 	return cmd
 }
 
@@ -70,6 +73,9 @@ func (e *Env) attach() *cobra.Command {
   kitbox attach t -- --resume`,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.check(cmd, e); err != nil {
+				return err
+			}
 			var rest []string
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				args, rest = args[:n], args[n:]

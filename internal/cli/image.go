@@ -14,6 +14,7 @@ func (e *Env) build() *cobra.Command {
 	var (
 		args   []string
 		ref    string
+		net    string
 		quiet  bool
 		asJSON bool
 	)
@@ -31,8 +32,15 @@ the same for every Kit that is given as a directory.`,
 			if err != nil {
 				return err
 			}
+			network, err := buildNetwork(cmd, net)
+			if err != nil {
+				return err
+			}
+			if network != "" && !quiet {
+				fmt.Fprintf(e.Stderr, "kitbox: build network %s: %s\n", network, buildNetworkText(network))
+			}
 			p := e.progress(quiet)
-			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Progress: p.event})
+			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Progress: p.event})
 			p.done()
 			if err != nil {
 				return err
@@ -45,8 +53,9 @@ the same for every Kit that is given as a directory.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for a build-phase arg of the Kit (repeatable)")
+	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
+	buildNetworkFlag(cmd, &net)
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -93,7 +102,7 @@ func (e *Env) base() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "base",
 		Short: "Make the platform base that recipes build on",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var o sandbox.BaseOptions
@@ -120,7 +129,7 @@ root filesystem of your own is given.`,
 		},
 	}
 	f := create.Flags()
-	f.StringVar(&o.Ref, "ref", "", "name of the image (default: the one that the examples build on)")
+	f.StringVar(&o.Ref, "ref", "", "`REF` of the image (default: the one that the examples build on)")
 	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
 	f.StringVar(&o.Suite, "suite", "", "`RELEASE` to install, such as bookworm (default: this machine's)")
 	f.StringVar(&o.Rootfs, "from-rootfs", "", "take this `DIR` or tar instead of installing anything")

@@ -27,12 +27,13 @@ func (e *Env) stop() *cobra.Command {
 			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Stop(cmd.Context(), o) })
 		},
 	}
+	quietFlag(cmd)
 	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long processes get between TERM and KILL")
 	return cmd
 }
 
 func (e *Env) start() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:               "start NAME...",
 		Short:             "Boot a stopped sandbox with everything it had",
 		Example:           `  kitbox stop t && kitbox start t`,
@@ -42,10 +43,12 @@ func (e *Env) start() *cobra.Command {
 			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Start(cmd.Context()) })
 		},
 	}
+	quietFlag(cmd)
+	return cmd
 }
 
 func (e *Env) remove() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove a sandbox, running or not; its volumes are kept",
 		Long: `Stops the sandbox and deletes it with all it wrote, except its volumes and its
@@ -58,6 +61,8 @@ again.`,
 			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Remove(cmd.Context()) })
 		},
 	}
+	quietFlag(cmd)
+	return cmd
 }
 
 func atLeastOneName(cmd *cobra.Command, args []string) error {
@@ -67,10 +72,15 @@ func atLeastOneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+func quietFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolP("quiet", "q", false, "do not print the names")
+}
+
 // each does f to every named sandbox, whatever became of the ones before, and
 // prints the names that it worked for.
 func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) error) error {
 	var errs []error
+	quiet, _ := cmd.Flags().GetBool("quiet")
 	for _, n := range names {
 		sb, err := e.Runtime.Open(cmd.Context(), n)
 		if err == nil {
@@ -80,7 +90,9 @@ func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) e
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Fprintln(e.Stdout, n)
+		if !quiet {
+			fmt.Fprintln(e.Stdout, n)
+		}
 	}
 	return errors.Join(errs...)
 }

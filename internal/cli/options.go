@@ -23,6 +23,7 @@ type making struct {
 	args   []string
 	env    []string
 	routes []string
+	build  string // --build-network
 	deny   bool
 	assent bool
 	cpus   float64
@@ -37,11 +38,12 @@ type making struct {
 
 func (m *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&m.name, "name", "", "name of the sandbox (default: made up from the workload's name)")
-	f.StringArrayVar(&m.kits, "kit", nil, "add another Kit: a directory or an image (repeatable)")
-	f.StringArrayVar(&m.args, "arg", nil, "`N=VALUE` for the arg N of the Kits that declare it (repeatable)")
-	f.StringArrayVar(&m.env, "env", nil, "`N=VALUE` for the variable N of the sandbox (repeatable)")
+	f.StringVar(&m.name, "name", "", "`NAME` of the sandbox (default: made up from the workload's name)")
+	f.StringArrayVar(&m.kits, "kit", nil, "add another `KIT`: a directory or an image (repeatable)")
+	f.StringArrayVar(&m.args, "arg", nil, "`NAME=VALUE` for the arg NAME of the Kits that declare it (repeatable)")
+	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
+	buildNetworkFlag(cmd, &m.build)
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
@@ -56,6 +58,9 @@ func (m *making) flags(cmd *cobra.Command) {
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
+	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
+		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
+	}
 	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
@@ -88,12 +93,42 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 		}
 		o.Routes = append(o.Routes, route)
 	}
+	if o.BuildNetwork, err = buildNetwork(cmd, m.build); err != nil {
+		return o, err
+	}
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
+			if cmd.Name() == "run" {
+				err = fmt.Errorf("%w; arguments for the workload go after --", err)
+			}
 			return o, err
 		}
 	}
 	return o, nil
+}
+
+func buildNetworkFlag(cmd *cobra.Command, v *string) {
+	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
+}
+
+// buildNetwork judges the value of --build-network; empty stands for none.
+func buildNetwork(cmd *cobra.Command, v string) (string, error) {
+	switch v {
+	case "none":
+		return "", nil
+	case "public", "host":
+		return v, nil
+	}
+	return "", usageError(cmd, "--build-network %q is none of none, public and host", v)
+}
+
+// buildNetworkText is what a user should know of a network that is given to
+// recipes.
+func buildNetworkText(v string) string {
+	if v == "host" {
+		return "RUN steps of Kits that are built reach whatever this machine reaches"
+	}
+	return "RUN steps of Kits that are built reach public hosts"
 }
 
 // parseBytes reads a size as Kits spell it: powers of 1024.
@@ -126,6 +161,8 @@ func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, e
 	}
 	return m, nil
 }
+
+var sandboxName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
 var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
 

@@ -20,7 +20,7 @@ func (e *Env) policy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Say and show what sandboxes may reach, and what they tried to",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(e.policyList(), e.policyAllow(), e.policyDeny(), e.policyRemove(), e.policyCheck(), e.policyLog())
@@ -44,7 +44,11 @@ one array; with --json and --follow they are one object a line, without end.`,
 				return err
 			}
 			all := []sandbox.PolicyEvent{}
-			for ev, err := range sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow}) {
+			log := sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow})
+			if !asJSON {
+				log = onceEach(log)
+			}
+			for ev, err := range log {
 				if err != nil {
 					return err
 				}

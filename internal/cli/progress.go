@@ -55,7 +55,7 @@ func (p *progress) event(ev sandbox.Event) {
 		if time.Since(p.started) < p.after {
 			return
 		}
-		line := ev.Step + "  " + printable(ev.Detail)
+		line := stepText(ev)
 		width, _, err := term.GetSize(int(p.tty.Fd()))
 		if err != nil || width < 20 {
 			width = 80
@@ -70,14 +70,24 @@ func (p *progress) event(ev sandbox.Event) {
 	}
 	// Elsewhere a step is one line; the thousand lines of a build belong to
 	// its step.
-	key := ev.Step
+	key := ev.Step + "\x00" + ev.Of
 	if ev.Step != "build" {
 		key += "\x00" + ev.Detail
 	}
 	if key != p.last {
 		p.last = key
-		fmt.Fprintf(p.w, "kitbox: %s\n", strings.TrimSpace(ev.Step+" "+printable(ev.Detail)))
+		fmt.Fprintf(p.w, "kitbox: %s\n", stepText(ev))
 	}
+}
+
+// stepText is ev in one line. The first line of a build says itself that it is
+// one.
+func stepText(ev sandbox.Event) string {
+	detail := printable(ev.Detail)
+	if strings.HasPrefix(detail, ev.Step+"ing ") {
+		return detail
+	}
+	return strings.TrimSpace(ev.Step + " " + detail)
 }
 
 // clear takes the line away, so that other text can be printed.

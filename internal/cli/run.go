@@ -41,6 +41,9 @@ sandbox is stopped when the command ends, and kept unless --rm is given.`,
 			if err != nil {
 				return err
 			}
+			if err := s.check(cmd, e); err != nil {
+				return err
+			}
 			if command && len(rest) == 0 {
 				return usageError(cmd, "--exec needs a command after --")
 			}
@@ -85,6 +88,9 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 	}
 	sb, err := e.Runtime.Create(ctx, o)
 	p.done()
+	if !quiet {
+		e.refusedHook(err)
+	}
 	var hook *sandbox.HookError
 	if err != nil && sb != nil && !errors.As(err, &hook) {
 		// Up, and of no use: it does not stay behind.
@@ -106,6 +112,9 @@ func (e *Env) runOnce(ctx context.Context, o sandbox.CreateOptions, c *sandbox.C
 		cancel()
 	}
 	put := e.putAway(ctx, o, sb)
+	if !quiet && !o.Ephemeral && put == nil {
+		fmt.Fprintf(e.Stderr, "kitbox: %s is kept: \"kitbox attach %s\" runs it again, \"kitbox rm %s\" removes it\n", sb.Name(), sb.Name(), sb.Name())
+	}
 	if err != nil {
 		return err
 	}
@@ -158,6 +167,9 @@ name of the sandbox.`,
 			}
 			sb, err := e.Runtime.Create(cmd.Context(), o)
 			p.done()
+			if !m.quiet {
+				e.refusedHook(err)
+			}
 			if sb != nil {
 				fmt.Fprintln(e.Stdout, sb.Name())
 			}

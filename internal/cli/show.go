@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -142,7 +143,16 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	if i.PID > 0 {
 		line("pid", fmt.Sprintf("%d, keeper %d", i.PID, i.KeeperPID))
 	}
+	for _, s := range i.Skipped {
+		line("skipped", skippedText(s))
+	}
+	for _, u := range i.Unenforced {
+		line("no limit", u)
+	}
 	for _, p := range i.Problems {
+		if u, ok := strings.CutPrefix(p, "limit does not hold: "); ok && slices.Contains(i.Unenforced, u) {
+			continue // said above
+		}
 		line("problem", p)
 	}
 }

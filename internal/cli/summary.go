@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,6 +31,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 			label = "kits"
 		}
 		line(label, fmt.Sprintf("%s (%s) %s", k.Ref, k.Kind, shortDigest(k.Digest)))
+	}
+	if g.BuildNetwork != "" {
+		line("build", g.BuildNetwork+": "+buildNetworkText(g.BuildNetwork))
 	}
 	if g.DenyAll {
 		line("floor", "nothing that Kits ask to reach without your word (--deny-all)")
@@ -123,12 +127,19 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("hooks", strings.Join(hooks, ", "))
 	}
 	for _, s := range g.Skipped {
-		what := s.Type
-		if what == "" {
-			what = "group " + s.Path
-		}
-		line("skipped", what+" of "+s.Kit+": "+s.Reason)
+		line("skipped", skippedText(s))
 	}
+	for _, w := range g.Warnings {
+		line("warning", w)
+	}
+}
+
+func skippedText(s sandbox.Skipped) string {
+	what := s.Type
+	if what == "" {
+		what = "group " + s.Path
+	}
+	return what + " of " + s.Kit + ": " + s.Reason
 }
 
 func boundText(limit string, amount int64) string {
@@ -144,16 +155,45 @@ func boundText(limit string, amount int64) string {
 // refused prints, after the command, what its boundary declined. A sandbox that
 // cannot say prints nothing.
 func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
-	type what struct{ name, reason string }
-	counts := map[what]int{}
-	var order []what
-	for ev, err := range sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{}) {
+	var events []sandbox.PolicyEvent
+	for ev, err := range onceEach(sandbox.PolicyLog(ctx, sb, sandbox.PolicyLogOptions{})) {
 		if err != nil {
 			return
 		}
-		if ev.Allowed {
-			continue
+		if !ev.Allowed {
+			events = append(events, ev)
 		}
+	}
+	writeRefused(e.Stderr, sb.Name(), events)
+}
+
+// refusedHook prints what the boundary declined before an install hook failed,
+// and which entries would allow it.
+func (e *Env) refusedHook(err error) {
+	var h *sandbox.HookError
+	if !errors.As(err, &h) || len(h.Refused) == 0 {
+		return
+	}
+	writeRefused(e.Stderr, h.Sandbox, h.Refused)
+	var hosts []string
+	for _, ev := range h.Refused {
+		if ev.Host != "" && ev.Host != "*" {
+			hosts = append(hosts, strconv.Quote(printable(ev.Host)))
+		}
+	}
+	if hosts = dedupe(hosts); len(hosts) > 0 && len(hosts) <= mostRefused {
+		fmt.Fprintf(e.Stderr, "  if %s needs that, add to its network-policy: install: {allow: [%s]}\n", printable(h.Kit), strings.Join(hosts, ", "))
+	}
+}
+
+// mostRefused is how many refusals are told before the log is named instead.
+const mostRefused = 10
+
+func writeRefused(out io.Writer, name string, events []sandbox.PolicyEvent) {
+	type what struct{ name, reason string }
+	counts := map[what]int{}
+	var order []what
+	for _, ev := range events {
 		w := what{destination(ev), ev.Reason}
 		if counts[w] == 0 {
 			order = append(order, w)
@@ -164,11 +204,10 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 		return
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "kitbox: %s was refused\n", sb.Name())
-	const most = 10
+	fmt.Fprintf(&b, "kitbox: %s was refused\n", name)
 	for i, w := range order {
-		if i == most {
-			fmt.Fprintf(&b, "  and %d more; see \"kitbox policy log\"\n", len(order)-most)
+		if i == mostRefused {
+			fmt.Fprintf(&b, "  and %d more; see \"kitbox policy log\"\n", len(order)-mostRefused)
 			break
 		}
 		times := ""
@@ -177,7 +216,7 @@ func (e *Env) refused(ctx context.Context, sb sandbox.Sandbox) {
 		}
 		fmt.Fprintf(&b, "  %s: %s%s\n", printable(w.name), printable(w.reason), times)
 	}
-	e.Stderr.Write(b.Bytes())
+	out.Write(b.Bytes())
 }
 
 func destination(ev sandbox.PolicyEvent) string {

@@ -2,10 +2,11 @@ package cli
 
 import (
 	"context"
-	"errors"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -33,14 +34,22 @@ func (s *streams) flags(cmd *cobra.Command, auto bool) {
 	f.BoolVarP(&s.interactive, "interactive", "i", false, "pass stdin on to the command")
 }
 
+// check finds what is wrong with the options, before anything is made.
+func (s *streams) check(cmd *cobra.Command, e *Env) error {
+	switch {
+	case s.tty && s.noTTY:
+		return usageError(cmd, "-t and -T exclude each other")
+	case s.tty && s.interactive && terminal(e.Stdin) == nil:
+		return usageError(cmd, "-t with -i needs a terminal on stdin, and stdin is none; leave -t out")
+	}
+	return nil
+}
+
 // run runs c in sb with these streams.
 func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbox.Cmd) (*sandbox.Result, error) {
 	c.Stdout, c.Stderr = e.Stdout, e.Stderr
 	in, out := terminal(e.Stdin), terminal(e.Stdout)
 	tty, interactive := s.tty, s.interactive
-	if s.tty && s.noTTY {
-		return nil, errors.New("-t and -T exclude each other")
-	}
 	if s.auto && !s.noTTY && in != nil && out != nil {
 		tty, interactive = true, true
 	}
@@ -49,6 +58,13 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 	}
 	if !tty {
 		return sb.Run(ctx, c)
+	}
+	if !interactive {
+		// A terminal cannot be closed: its end of input is a character,
+		// which has to come again for everybody who reads.
+		end := &endOfInput{stop: make(chan struct{})}
+		defer close(end.stop)
+		c.Stdin = end
 	}
 
 	t := &sandbox.Terminal{Type: e.getenv("TERM")}
@@ -70,6 +86,36 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 		defer term.Restore(int(in.Fd()), old)
 	}
 	return sb.Run(ctx, c)
+}
+
+// endOfInput is the input of a command that has a terminal and nobody typing:
+// Ctrl-D at once, and again for as long as the command runs, since each ends
+// only one read.
+type endOfInput struct {
+	stop  chan struct{} // closed at the end of the command
+	later bool          // only the first one is not waited for
+}
+
+// endAgain is how long a second reader waits for its end of input.
+const endAgain = 200 * time.Millisecond
+
+// Read implements [io.Reader].
+func (r *endOfInput) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if r.later {
+		t := time.NewTimer(endAgain)
+		defer t.Stop()
+		select {
+		case <-r.stop:
+			return 0, io.EOF
+		case <-t.C:
+		}
+	}
+	r.later = true
+	b[0] = 4
+	return 1, nil
 }
 
 func terminal(stream any) *os.File {

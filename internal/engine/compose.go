@@ -211,6 +211,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 // fetcher is the configured one, telling o what it does.
 func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
 	f := e.c.Fetcher()
+	f.BuildNetwork = o.BuildNetwork
 	if o.Progress != nil {
 		f.Progress = &lineWriter{step: "build", tell: o.Progress}
 	}
@@ -231,6 +232,9 @@ func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit
 	used := map[string]bool{}
 	var kits []loadedKit
 	for _, ref := range o.Kits {
+		if w, ok := f.Progress.(*lineWriter); ok {
+			w.of = ref
+		}
 		image, err := f.Fetch(ctx, ref, o.Args)
 		if err != nil {
 			return nil, err
@@ -257,7 +261,7 @@ func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit
 		}
 		values, err := expand.ResolveArgs(doc.Args, supplied, expand.PhaseCreate)
 		if err != nil {
-			return nil, fmt.Errorf("kit %s: %w", ref, err)
+			return nil, fmt.Errorf("kit %s: %w", ref, explainArgs(err, doc.Args, supplied))
 		}
 		if k.descriptor, err = expand.Create(doc.Descriptor, values); err != nil {
 			return nil, fmt.Errorf("kit %s: %w", ref, err)
@@ -506,6 +510,7 @@ func hostname(name string) string {
 // lineWriter tells every line written to it as an event.
 type lineWriter struct {
 	step string
+	of   string // what is worked on
 	tell func(sandbox.Event)
 	rest []byte
 }
@@ -519,7 +524,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 			return len(b), nil
 		}
 		if s := strings.TrimSpace(string(line)); s != "" {
-			w.tell(sandbox.Event{Step: w.step, Detail: s})
+			w.tell(sandbox.Event{Step: w.step, Of: w.of, Detail: s})
 		}
 		w.rest = append(w.rest[:0], rest...)
 	}

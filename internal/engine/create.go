@@ -37,7 +37,12 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err := e.consent(c.plan, o.Approve); err != nil {
 		return nil, err
 	}
-	return e.offer(c.plan)
+	shown, err := e.offer(c.plan)
+	if err != nil {
+		return nil, err
+	}
+	shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
+	return shown, nil
 }
 
 // Create implements [sandbox.Runtime].
@@ -81,6 +86,7 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 		if err != nil {
 			return nil, err
 		}
+		shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
 		o.Granted(shown)
 	}
 	return e.make(ctx, o, c)
@@ -190,8 +196,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	return b, err
 }
 
-// explainBoot adds what a user can do about it. An install hook that fails most
-// often wants a host that its Kit did not ask for.
+// explainBoot adds what a user can do about it.
 func explainBoot(p *plan.Plan, err error) error {
 	var h *sandbox.HookError
 	if errors.As(err, &h) || errors.Is(err, context.Canceled) {

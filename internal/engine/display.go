@@ -4,9 +4,25 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
+
+// left is what p asks for and does not get on machine m: optional requests that
+// were skipped, and limits that do not hold.
+func left(p *plan.Plan, m driver.Machine) (skipped []sandbox.Skipped, unenforced []string) {
+	for _, s := range p.Skipped {
+		skipped = append(skipped, sandbox.Skipped(s))
+	}
+	unenforced = append(unenforced, m.Unenforced...)
+	for _, v := range p.Volumes {
+		if v.Note != "" {
+			unenforced = append(unenforced, "volume "+v.Path+": "+v.Note)
+		}
+	}
+	return skipped, unenforced
+}
 
 // display is p in the terms a user decides by.
 func display(p *plan.Plan) (*sandbox.Plan, error) {

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -154,7 +155,8 @@ func (e *Engine) Open(_ context.Context, name string) (sandbox.Sandbox, error) {
 
 func (e *Engine) openName(name string) (*box, error) {
 	if err := state.ValidName(name); err != nil {
-		return nil, err
+		// A mistake of the caller's, which no Kit has a part in.
+		return nil, errors.New(strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
 	}
 	if !e.exists() {
 		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)
@@ -287,6 +289,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 			i.Kits = append(i.Kits, sandbox.Kit(k))
 		}
 		m = machines[p.Machine.ID]
+		i.Skipped, i.Unenforced = left(p, m)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
@@ -450,6 +453,10 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 			return nil, err
 		}
 		return loggedBoundary{bd, decisions, log}, nil
+	}
+	k.Refused = func(ctx context.Context) []sandbox.PolicyEvent {
+		decisions.Flush()
+		return b.refused(ctx)
 	}
 	k.Remove = func(ctx context.Context, keep bool) error { return e.forget(ctx, sb, p, keep) }
 	return k, nil

@@ -61,7 +61,7 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
-	kit, err := e.fetcher(sandbox.CreateOptions{Progress: o.Progress}).Fetch(ctx, o.Dir, o.Args)
+	kit, err := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network}).Fetch(ctx, o.Dir, o.Args)
 	if err != nil {
 		return sandbox.Image{}, err
 	}

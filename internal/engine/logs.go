@@ -84,6 +84,23 @@ func policyEvent(line []byte) (sandbox.PolicyEvent, error) {
 		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count}, nil
 }
 
+// refusedBound is how many refusals travel with the error of a hook. They are
+// for a person, who needs the first.
+const refusedBound = 20
+
+// refused is what the boundary has declined so far.
+func (b *box) refused(ctx context.Context) (out []sandbox.PolicyEvent) {
+	for ev, err := range b.PolicyLog(ctx, sandbox.PolicyLogOptions{}) {
+		if err != nil || len(out) == refusedBound {
+			break
+		}
+		if !ev.Allowed {
+			out = append(out, ev)
+		}
+	}
+	return out
+}
+
 // HookRuns implements [sandbox.HookLogger].
 func (b *box) HookRuns(context.Context) ([]sandbox.HookRun, error) {
 	return state.Journal[sandbox.HookRun](b.sb, keeper.HookLogName)

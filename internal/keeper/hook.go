@@ -59,6 +59,11 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 	if err != nil {
 		herr.Why = err.Error()
 	}
+	if h.Phase == plan.Install && k.Refused != nil {
+		// An install hook that fails most often wants a host that its
+		// Kit did not ask for, and the log goes with the sandbox.
+		herr.Refused = k.Refused(ctx)
+	}
 	return herr
 }
 

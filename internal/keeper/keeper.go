@@ -85,6 +85,10 @@ type Keeper struct {
 	// now, to a network namespace. It does not keep the file.
 	Attach func(ctx context.Context, netns *os.File, p plan.Phase) (Boundary, error)
 
+	// Refused returns what boundaries have declined so far, to be told with
+	// an install hook that failed. Nil: nothing is told.
+	Refused func(ctx context.Context) []sandbox.PolicyEvent
+
 	// Remove deletes the state directory; the machine is gone by then. keep
 	// says whether storage that was made for the sandbox outlives it, as it
 	// does unless the sandbox never came to be.

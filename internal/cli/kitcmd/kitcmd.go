@@ -32,6 +32,10 @@ it, or a Dockerfile with a descriptor in its head.`,
   kitbox kit diff old.yaml new.yaml     what the new one asks that the old did not`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
+				cmd.SuggestionsMinimumDistance = 2
+				if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+					return usageError(cmd, "there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+				}
 				return usageError(cmd, "there is no command %q", args[0])
 			}
 			return nil
@@ -70,7 +74,7 @@ func printable(s string) string {
 
 // argFlag adds --arg.
 func argFlag(cmd *cobra.Command, v *[]string) {
-	cmd.Flags().StringArrayVar(v, "arg", nil, "`N=VALUE` for the arg N (repeatable)")
+	cmd.Flags().StringArrayVar(v, "arg", nil, "`NAME=VALUE` for the arg NAME (repeatable)")
 }
 
 func pairs(cmd *cobra.Command, list []string) (map[string]string, error) {

@@ -21,7 +21,12 @@ func create() *cobra.Command {
 		Short: "Start a Kit with a commented template",
 		Long: `Writes a commented descriptor, and a recipe for a workload or a mixin, into a new
 directory NAME. The name becomes what the Kit provides. Files that exist are
-never overwritten.`,
+never overwritten.
+
+A workload and a mixin run as they are written: "kitbox run ./NAME". A set lists
+published images, and publishing makes one image of them; kitbox does not build
+sets. It checks a set with "kitbox kit check", and runs the Kits that the set
+lists with one --kit for each.`,
 		Example: `  kitbox kit new mixin my-tool
   kitbox kit new workload my-agent --dir kits/agent`,
 		ValidArgs: template.Kinds,
@@ -34,7 +39,8 @@ never overwritten.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := template.Files(args[0], args[1])
 			if err != nil {
-				return err
+				// A mistake in the arguments, not a refusal of a Kit.
+				return usageError(cmd, "%s", strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
 			}
 			if dir == "" {
 				dir = args[1]

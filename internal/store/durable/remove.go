@@ -33,6 +33,9 @@ func RemoveTree(path string) error {
 	up := 0
 	for {
 		empty, err := each(top, func(name string) error { return flatten(top, name, &up) })
+		if errors.Is(err, unix.ENOENT) && gone(unix.AT_FDCWD, path) {
+			return nil // by another process that sweeps
+		}
 		if err != nil {
 			return &os.PathError{Op: "remove", Path: path, Err: err}
 		}

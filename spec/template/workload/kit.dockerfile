@@ -2,7 +2,10 @@
 ARG KIT_BASE=kitbox.local/base:1
 FROM ${KIT_BASE}
 
-# RUN steps that install the software go here.
+# The base's user is agent; installing needs root.
+USER root
+# RUN steps that install the software go here. They have no network unless the
+# Kit is built with --build-network public.
 
 USER agent
 WORKDIR /home/agent/workspace

@@ -1,0 +1,51 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/expand"
+)
+
+// explainArgs adds to errors about arguments what the user typed and what would
+// have been admitted. Package expand tells no values, since it also sees those
+// that nobody typed.
+func explainArgs(err error, declared map[string]spec.Arg, supplied map[string]string) error {
+	if err == nil {
+		return nil
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		if _, field := err.(*expand.FieldError); !field {
+			var errs []error
+			for _, e := range many.Unwrap() {
+				errs = append(errs, explainArgs(e, declared, supplied))
+			}
+			return errors.Join(errs...)
+		}
+	}
+	var f *expand.FieldError
+	if !errors.As(err, &f) {
+		return err
+	}
+	name := strings.TrimPrefix(f.Path, "args.")
+	value, typed := supplied[name]
+	a := declared[name]
+	switch {
+	case typed && errors.Is(f.Err, spec.ErrPatternMismatch):
+		return &argError{fmt.Sprintf("arg %s=%q %v: %s", name, value, spec.ErrPatternMismatch, a.Pattern), err}
+	case typed && errors.Is(f.Err, spec.ErrNotInEnum):
+		return &argError{fmt.Sprintf("arg %s=%q is none of %s", name, value, strings.Join(a.Enum, ", ")), err}
+	}
+	return err
+}
+
+// argError has a text of its own, and the families of the error it explains.
+type argError struct {
+	text string
+	err  error
+}
+
+func (e *argError) Error() string { return e.text }
+func (e *argError) Unwrap() error { return e.err }
