@@ -26,7 +26,13 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 )
 
+// linkedC says that this program was built with cgo.
+var linkedC bool
+
 func main() {
+	if linkedC {
+		fatal("kit-guest was built with cgo and cannot give up privileges; build it with CGO_ENABLED=0 (make build)")
+	}
 	mode := ""
 	if len(os.Args) > 1 {
 		mode = os.Args[1]
