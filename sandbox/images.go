@@ -45,7 +45,7 @@ type ImageManager interface {
 func ManageImages(s ImageStore) (ImageManager, error) {
 	m, ok := s.(ImageManager)
 	if !ok {
-		return nil, fmt.Errorf("moving images with %T: %w", s, kiterr.ErrUnsupported)
+		return nil, fmt.Errorf("this store of images cannot move them (%T): %w", s, kiterr.ErrUnsupported)
 	}
 	return m, nil
 }
