@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
@@ -103,13 +104,15 @@ func field(h hash.Hash, parts ...string) {
 }
 
 // localName finds names of local images in a recipe, a descriptor or an arg.
-var localName = regexp.MustCompile(regexp.QuoteMeta(LocalDomain) + `/[A-Za-z0-9._/:@${}-]*`)
+var localName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(regexp.QuoteMeta(LocalDomain) + `/[A-Za-z0-9._/:@${}-]*`)
+})
 
 // localNames returns the local images that text names. A name composed of
 // variables is returned as the domain alone: any local image might be meant.
 func localNames(text []byte) []string {
 	var names []string
-	for _, m := range localName.FindAll(text, -1) {
+	for _, m := range localName().FindAll(text, -1) {
 		n := strings.TrimRight(string(m), ".:-}")
 		if strings.ContainsAny(n, "${}") {
 			n = LocalDomain
@@ -143,7 +146,9 @@ func hashBases(h hash.Hash, images *layout.Store, names map[string]bool) error {
 
 // recipePath finds the dockerfile: member of a descriptor without decoding it:
 // a descriptor that does not decode has a key too, and the builder's diagnosis.
-var recipePath = regexp.MustCompile(`(?m)^(?:#[ \t]+)?["']?dockerfile["']?[ \t]*:[ \t]*["']?([^"'\s#][^"'\n#]*)`)
+var recipePath = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:#[ \t]+)?["']?dockerfile["']?[ \t]*:[ \t]*["']?([^"'\s#][^"'\n#]*)`)
+})
 
 // walkContext calls visit for all that goes into the build of src, in order of
 // path: the context without what its .dockerignore leaves out, and the
@@ -154,7 +159,7 @@ func walkContext(ctx context.Context, src source, visit func(rel string, info fs
 		return durable.Explain(filepath.Join(src.dir, src.file), err)
 	}
 	recipe := authoring.Companion(src.file)
-	if m := recipePath.FindSubmatch(text); m != nil {
+	if m := recipePath().FindSubmatch(text); m != nil {
 		recipe = path.Join(path.Dir(src.file), strings.TrimSpace(string(m[1])))
 	}
 	ignore := recipe + ".dockerignore"

@@ -6,20 +6,23 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // workload is how a descriptor of kind workload shows itself, in a YAML file or
 // in the comments of a recipe.
-var workload = regexp.MustCompile(`(?m)^(?:#[ \t]+)?["']?kind["']?[ \t]*:[ \t]*["']?workload\b`)
+var workload = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:#[ \t]+)?["']?kind["']?[ \t]*:[ \t]*["']?workload\b`)
+})
 
 // ambiguous refuses a directory with the descriptors found. A directory of two
 // workloads is not merely unclear: no choice among them composes them both.
 func ambiguous(dir string, found []string) error {
 	var workloads []string
 	for _, name := range found {
-		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil && workload.Match(data) {
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil && workload().Match(data) {
 			workloads = append(workloads, name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -44,7 +45,7 @@ func Companion(file string) string {
 }
 
 // schemaVersion is how a file shows itself to be a descriptor of any version.
-var schemaVersion = regexp.MustCompile(`(?m)^["']?schemaVersion["']?[ \t]*:`)
+var schemaVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^["']?schemaVersion["']?[ \t]*:`) })
 
 // Find returns the descriptor's file in dir: the one named after the directory,
 // or kit.yaml, or the only file that is a descriptor. None is
@@ -63,7 +64,7 @@ func Find(dir string) (string, error) {
 		switch strings.ToLower(filepath.Ext(e.Name())) {
 		case ".yaml", ".yml":
 			data, err := readSome(dir, e)
-			if err == nil && schemaVersion.Match(data) {
+			if err == nil && schemaVersion().Match(data) {
 				found = append(found, e.Name())
 			}
 		case RecipeSuffix:
@@ -110,7 +111,7 @@ func readSome(dir string, e fs.DirEntry) ([]byte, error) {
 // (§3.3): the comments before its first instruction include the line "# kit:".
 // Package spec takes such a file apart.
 func IsComment(data []byte) bool {
-	if schemaVersion.Match(data) {
+	if schemaVersion().Match(data) {
 		return false // a YAML descriptor, whatever its comments say
 	}
 	for l := range bytes.Lines(data) {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,7 +59,7 @@ func (m *making) flags(cmd *cobra.Command) {
 // options is what was asked for; kit and workspace come from the arguments.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
-	if cmd.Flags().Changed("name") && !sandboxName.MatchString(m.name) {
+	if cmd.Flags().Changed("name") && !sandboxName().MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
 	var err error
@@ -162,9 +163,11 @@ func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, e
 	return m, nil
 }
 
-var sandboxName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
+var sandboxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`) })
 
-var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+var hostName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+})
 
 // parseRoute reads NAME=ADDR:PORT or NAME=ADDR. The address is an address: a
 // route through a second name would be a second resolution that no rule judges.
@@ -174,7 +177,7 @@ func parseRoute(s string) (sandbox.Route, error) {
 		return sandbox.Route{}, fmt.Errorf("not of the form NAME=ADDR:PORT")
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if len(name) > 253 || !hostName.MatchString(name) {
+	if len(name) > 253 || !hostName().MatchString(name) {
 		return sandbox.Route{}, fmt.Errorf("%q is not a host name", name)
 	}
 	if _, err := netip.ParseAddr(name); err == nil {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -218,7 +219,7 @@ func (c *composition) write(sb *state.Sandbox, volatile bool) error {
 	return nil
 }
 
-var notInName = regexp.MustCompile(`[^a-z0-9]+`)
+var notInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^a-z0-9]+`) })
 
 // nameOf is the name that is asked for, or one made up from the first Kit: a
 // person recognizes it, and four random characters keep it apart from others.
@@ -239,7 +240,7 @@ func nameOf(o sandbox.CreateOptions) string {
 		for _, ext := range []string{".yaml", ".yml", ".dockerfile"} {
 			last = strings.TrimSuffix(last, ext)
 		}
-		if s := strings.Trim(notInName.ReplaceAllString(strings.ToLower(last), "-"), "-"); s != "" {
+		if s := strings.Trim(notInName().ReplaceAllString(strings.ToLower(last), "-"), "-"); s != "" {
 			base = s
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // render returns line i laid out.
@@ -220,7 +221,9 @@ func (p *page) valueEnd(from, limit int) int {
 }
 
 // pinned are the directives that tools look for at the head of a file.
-var pinned = regexp.MustCompile(`(?i)^#\s*(syntax|escape|check)\s*=|^#\s*yaml-language-server:`)
+var pinned = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^#\s*(syntax|escape|check)\s*=|^#\s*yaml-language-server:`)
+})
 
 // headerEnd returns the line after the comments that stay on top: all before
 // the first key, but for those attached to it below an empty line.
@@ -233,7 +236,7 @@ func (p *page) headerEnd() int {
 		}
 	}
 	for i := end; i < first; i++ {
-		if pinned.MatchString(p.lines[i].text) {
+		if pinned().MatchString(p.lines[i].text) {
 			end = i + 1
 		}
 	}
@@ -263,8 +266,8 @@ func (p *page) openMarker(lines []int) int {
 }
 
 var (
-	opens  = regexp.MustCompile(`(?i)(^|[^a-z])(start|begin|region)($|[^a-z])`)
-	closes = regexp.MustCompile(`(?i)(^|[^a-z])(end|endregion)($|[^a-z])`)
+	opens  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)(^|[^a-z])(start|begin|region)($|[^a-z])`) })
+	closes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)(^|[^a-z])(end|endregion)($|[^a-z])`) })
 )
 
 // maxMarkers bounds the pairs that are looked for. A file with more was not
@@ -282,7 +285,7 @@ func (p *page) pair() {
 	var closing []marker
 	for i := p.first; i < p.end; i++ {
 		if p.atRoot(i) {
-			if b, a, ok := around(closes, p.lines[i].text); ok {
+			if b, a, ok := around(closes(), p.lines[i].text); ok {
 				closing = append(closing, marker{i, b, a})
 			}
 		}
@@ -294,7 +297,7 @@ func (p *page) pair() {
 		if !p.atRoot(i) {
 			continue
 		}
-		before, after, ok := around(opens, p.lines[i].text)
+		before, after, ok := around(opens(), p.lines[i].text)
 		for _, c := range closing {
 			if ok && c.line > i && c.before == before && (c.after == after || c.before != "" || c.after == "") {
 				p.lines[i].partner = c.line

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
@@ -11,7 +12,9 @@ import (
 )
 
 // dispensable are words by which an author says that a Kit works without.
-var dispensable = regexp.MustCompile(`(?i)\b(optional(ly)?|nice to have|(if|when|where) (available|present|possible|bound|supported|offered|the host (has|offers|supports)))\b`)
+var dispensable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(optional(ly)?|nice to have|(if|when|where) (available|present|possible|bound|supported|offered|the host (has|offers|supports)))\b`)
+})
 
 // couldBeOptional speaks up only where the author, or the type's own page, has
 // said that the Kit can do without.
@@ -21,7 +24,7 @@ func couldBeOptional(k *kit, report reporter) {
 		case e.optional:
 		case e.Type == capability.Namespace+"/acp@1":
 			report(e.path+".type", "hosts that do not know acp@1 refuse the Kit: add optional: true, the agent runs without it")
-		case dispensable.MatchString(e.Description):
+		case dispensable().MatchString(e.Description):
 			report(e.path+".description", fmt.Sprintf("the description reads as if the Kit could do without, but a host without %s refuses it: add optional: true", short(e.Type)))
 		}
 	}

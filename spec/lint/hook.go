@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec/lint/install"
@@ -74,7 +75,7 @@ var provided = words(`PATH HOME HOSTNAME TERM PWD OLDPWD SHLVL _
 	BASH BASHPID BASH_VERSION BASH_VERSINFO BASH_SOURCE BASH_LINENO BASH_COMMAND BASH_SUBSHELL BASH_REMATCH BASHOPTS SHELLOPTS
 	FUNCNAME PIPESTATUS DIRSTACK HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES COPROC MAPFILE PS1 PS2 PS3 PS4 ZSH_VERSION KSH_VERSION`)
 
-var conventional = regexp.MustCompile(`^[A-Z_][A-Z0-9_]*$`)
+var conventional = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z_][A-Z0-9_]*$`) })
 
 // hookEnv finds variables that are always empty. A hook sees only what it
 // declares (lifecycle@1/hook-env-restricted).
@@ -105,7 +106,7 @@ func hookEnv(k *kit, report reporter) {
 			case told[r.Name], provided[r.Name], h.script.Sets[r.Name], slices.Contains(h.env, r.Name):
 				continue
 			case platform[r.Name]:
-			case r.Fallback, !conventional.MatchString(r.Name):
+			case r.Fallback, !conventional().MatchString(r.Name):
 				// A portable script asks for what may not be there, and a
 				// name in lower case is one that it sets in a way unseen.
 				continue
@@ -154,10 +155,10 @@ func (n *network) add(e entry) {
 	n.runtime = append(n.runtime, hosts(c.Runtime.Allow)...)
 }
 
-var port = regexp.MustCompile(`:[0-9]+$`)
+var port = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`:[0-9]+$`) })
 
 func withoutPort(h string) string {
-	if port.MatchString(h) && strings.Count(h, ":") == 1 {
+	if port().MatchString(h) && strings.Count(h, ":") == 1 {
 		h = h[:strings.LastIndexByte(h, ':')]
 	}
 	return h

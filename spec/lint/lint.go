@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec"
@@ -155,7 +156,7 @@ func Ignored(d *spec.Document) map[string]bool {
 	return silenced
 }
 
-var ignoreComment = regexp.MustCompile(`(?m)(?:^|[ \t])#[ \t]*kit:ignore[ \t]+([^\r\n]*)$`)
+var ignoreComment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)(?:^|[ \t])#[ \t]*kit:ignore[ \t]+([^\r\n]*)$`) })
 
 // ignored reads the comments "# kit:ignore ID, ID reason". Each silences its
 // rules in the whole document.
@@ -164,7 +165,7 @@ func ignored(text string) (silenced map[string]bool, unknown []string) {
 		return nil, nil
 	}
 	silenced = map[string]bool{}
-	for _, m := range ignoreComment.FindAllStringSubmatch(text, -1) {
+	for _, m := range ignoreComment().FindAllStringSubmatch(text, -1) {
 		for i, w := range strings.Fields(m[1]) {
 			id := strings.Trim(w, ",;:")
 			if Known(id) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
@@ -86,7 +87,7 @@ func latestProvide(k *kit, report reporter) {
 	judge("version", k.Version)
 }
 
-var latestSegment = regexp.MustCompile(`/latest(/|$)`)
+var latestSegment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/latest(/|$)`) })
 
 // floatingProvide finds literal versions of software that the recipe or a hook
 // installs without naming a version. That the version stands anywhere in the
@@ -134,7 +135,7 @@ func floats(name string, scripts []shell.Script, r recipe.Recipe) string {
 				continue
 			}
 			for _, a := range cmd[1:] {
-				if install.Address.MatchString(a) && latestSegment.MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
+				if install.Address.MatchString(a) && latestSegment().MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
 					how = cmd[0] + " downloads the latest release"
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -120,8 +121,10 @@ func findOne(arg string) (string, error) {
 }
 
 var (
-	schemaVersion = regexp.MustCompile(`(?m)^[{ \t]*["']?schemaVersion["']?[ \t]*:`)
-	syntaxLine    = regexp.MustCompile(`(?mi)\A(?:#[^\n]*\n)*#[ \t]*syntax[ \t]*=[ \t]*\S*sandbox-kit[:@]`)
+	schemaVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^[{ \t]*["']?schemaVersion["']?[ \t]*:`) })
+	syntaxLine    = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?mi)\A(?:#[^\n]*\n)*#[ \t]*syntax[ \t]*=[ \t]*\S*sandbox-kit[:@]`)
+	})
 )
 
 // isDescriptor reports whether a file found in a directory is a descriptor. One
@@ -132,7 +135,7 @@ func isDescriptor(p string) bool {
 	switch ext := filepath.Ext(base); {
 	case ext == ".yaml" || ext == ".yml" || ext == ".json":
 		head := peek(p)
-		return schemaVersion.Match(head) || ext != ".json" && syntaxLine.Match(head)
+		return schemaVersion().Match(head) || ext != ".json" && syntaxLine().Match(head)
 	case ext == authoring.RecipeSuffix || base == "dockerfile" || strings.HasPrefix(base, "dockerfile."):
 		return authoring.IsComment(peek(p))
 	}

@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -49,7 +50,7 @@ func Open(dir string) (*Store, error) {
 // MaxName bounds sandbox names, in bytes: a name is a host name label too.
 const MaxName = 63
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`) })
 
 // ValidName returns an error unless s can name a sandbox: letters, digits, '.',
 // '_' and '-', starting with a letter or digit, at most [MaxName] bytes. Such a
@@ -60,7 +61,7 @@ func ValidName(s string) error {
 		return fmt.Errorf("a sandbox name must not be empty: %w", kiterr.ErrRefused)
 	case len(s) > MaxName:
 		return fmt.Errorf("sandbox name %.20q… has %d bytes, the limit is %d: %w", s, len(s), MaxName, kiterr.ErrRefused)
-	case !namePattern.MatchString(s):
+	case !namePattern().MatchString(s):
 		return fmt.Errorf("sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit: %w", s, kiterr.ErrRefused)
 	}
 	return nil
