@@ -161,9 +161,9 @@ func serveBulk(l net.Listener, size int64) {
 					_, _ = c.Write(want[:]) // the client sees what is missing
 				}
 			case 'd':
-				pour(c, size)
+				_ = pour(c, size)
 			case '1':
-				c.Write(want[:])
+				_, _ = c.Write(want[:])
 			}
 		}()
 	}

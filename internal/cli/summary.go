@@ -19,7 +19,7 @@ func (e *Env) granted(g *sandbox.Plan) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "kitbox: %s is granted\n", g.Name)
 	writePlan(&b, g, "  ")
-	e.Stderr.Write(b.Bytes())
+	_, _ = e.Stderr.Write(b.Bytes())
 }
 
 // writePlan prints g as aligned lines, each with prefix in front.
@@ -216,7 +216,7 @@ func writeRefused(out io.Writer, name string, events []sandbox.PolicyEvent) {
 		}
 		fmt.Fprintf(&b, "  %s: %s%s\n", printable(w.name), printable(w.reason), times)
 	}
-	out.Write(b.Bytes())
+	_, _ = out.Write(b.Bytes())
 }
 
 func destination(ev sandbox.PolicyEvent) string {

@@ -83,7 +83,7 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 		if err != nil {
 			return nil, err
 		}
-		defer term.Restore(int(in.Fd()), old)
+		defer func() { _ = term.Restore(int(in.Fd()), old) }()
 	}
 	return sb.Run(ctx, c)
 }

@@ -40,7 +40,7 @@ func (c Client) open(ctx context.Context) (*net.UnixConn, func(), error) {
 		}
 		return nil, nil, fmt.Errorf("keeper: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	return conn, func() { stop() }, nil
 }
 
@@ -128,8 +128,8 @@ func (s *Session) Close() error {
 	// The keeper hangs up when it has counted the command as over: whoever
 	// asks for the state after that must not find it busy.
 	if s.hold.CloseWrite() == nil {
-		s.hold.SetReadDeadline(time.Now().Add(settleTime))
-		s.hold.Read(make([]byte, 1))
+		_ = s.hold.SetReadDeadline(time.Now().Add(settleTime))
+		_, _ = s.hold.Read(make([]byte, 1))
 	}
 	errs = append(errs, s.hold.Close())
 	for _, m := range more {

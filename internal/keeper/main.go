@@ -39,7 +39,7 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 
 	// What else was inherited is for this process alone.
-	unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	_ = unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 
 	l, err := inherited[*net.UnixListener](listenerFD, func(f *os.File) (any, error) {
 		// The credentials a caller sees are those of whoever called listen
@@ -64,7 +64,7 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 	}
 	k, err := open(dir)
 	if err != nil {
-		send(creator, reply{Error: failed(err)}, nil)
+		_ = send(creator, reply{Error: failed(err)}, nil)
 		return err
 	}
 	k.Create, k.Volatile, k.Log = b.Create, b.Volatile, log

@@ -47,7 +47,7 @@ func (p *pipe) copy() {
 		n, err := p.r.Read(b)
 		p.mu.Lock()
 		if p.out != nil {
-			p.out.Write(b[:n])
+			_, _ = p.out.Write(b[:n])
 		}
 		p.mu.Unlock()
 		if err != nil {

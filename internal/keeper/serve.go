@@ -32,7 +32,7 @@ func (k *Keeper) handle(c *net.UnixConn) {
 		k.log().Warn("a caller of another user was turned away")
 		return
 	}
-	c.SetDeadline(time.Now().Add(requestTime))
+	_ = c.SetDeadline(time.Now().Add(requestTime))
 	var r request
 	f, err := receive(c, &r, maxRequest)
 	if f != nil {
@@ -41,7 +41,7 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	if err != nil {
 		return
 	}
-	c.SetDeadline(time.Time{})
+	_ = c.SetDeadline(time.Time{})
 	switch r.Op {
 	case opStatus:
 		k.answer(c, reply{OK: true, Status: k.status()})
@@ -65,8 +65,8 @@ func (k *Keeper) handle(c *net.UnixConn) {
 }
 
 func (k *Keeper) answer(c *net.UnixConn, r reply) {
-	c.SetWriteDeadline(time.Now().Add(requestTime))
-	send(c, r, nil)
+	_ = c.SetWriteDeadline(time.Now().Add(requestTime))
+	_ = send(c, r, nil)
 }
 
 // exec hands out a connection to the guest and counts a command until the
@@ -103,7 +103,7 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 		k.answer(c, reply{Error: failed(err)})
 		return
 	}
-	c.SetWriteDeadline(time.Now().Add(requestTime))
+	_ = c.SetWriteDeadline(time.Now().Add(requestTime))
 	err = send(c, reply{OK: true}, f)
 	f.Close()
 	if err != nil {
@@ -313,8 +313,8 @@ func (k *Keeper) tell(c *net.UnixConn) {
 	defer k.mu.Unlock()
 	k.watchers = append(k.watchers, func(e sandbox.Event) {
 		// A watcher that does not read must not stop a boot.
-		c.SetWriteDeadline(time.Now().Add(time.Second))
-		send(c, reply{Event: &e}, nil)
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		_ = send(c, reply{Event: &e}, nil)
 	})
 }
 

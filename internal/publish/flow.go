@@ -118,7 +118,7 @@ func relay(a, b client.HalfCloser) {
 			b.Close()
 			return
 		}
-		to.CloseWrite()
+		_ = to.CloseWrite()
 	}
 	both.Go(func() { one(a, b) })
 	both.Go(func() { one(b, a) })
@@ -170,7 +170,7 @@ func (l *listener) receive(s *net.UDPConn) {
 		inner := sn.inner
 		sn.mu.Unlock()
 		inner.SetReadDeadline(time.Now().Add(udpIdle))
-		inner.Write(buf[:n])
+		_, _ = inner.Write(buf[:n])
 	}
 }
 
@@ -202,7 +202,7 @@ func (l *listener) answer(s *net.UDPConn, to netip.AddrPort, sn *sender) {
 			sn.last = nil
 			sn.mu.Unlock()
 			conn.SetReadDeadline(time.Now().Add(udpIdle))
-			s.WriteToUDPAddrPort(buf[:n], to)
+			_, _ = s.WriteToUDPAddrPort(buf[:n], to)
 		case errors.Is(err, unix.ECONNREFUSED) && !v6:
 			v6 = true
 			other, err := l.connectUDP(true)
@@ -217,7 +217,7 @@ func (l *listener) answer(s *net.UDPConn, to netip.AddrPort, sn *sender) {
 			conn = other
 			conn.SetReadDeadline(time.Now().Add(udpIdle))
 			if again != nil {
-				conn.Write(again)
+				_, _ = conn.Write(again)
 			}
 		default:
 			return

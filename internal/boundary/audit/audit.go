@@ -124,7 +124,7 @@ func Open(path string) (*Log, error) {
 	if fi, err := f.Stat(); err == nil && fi.Size() > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, fi.Size()-1); err == nil && last[0] != '\n' {
-			f.Write([]byte{'\n'})
+			_, _ = f.Write([]byte{'\n'})
 		}
 	}
 	l := &Log{W: f, file: f}

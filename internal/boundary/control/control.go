@@ -249,13 +249,13 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	run, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	for _, ln := range b.link.tcp {
-		b.done.Go(func() { b.proxy.Serve(run, ln) })
+		b.done.Go(func() { _ = b.proxy.Serve(run, ln) })
 	}
 	for _, ln := range b.link.dnsTCP {
-		b.done.Go(func() { resolver.ServeTCP(run, ln) })
+		b.done.Go(func() { _ = resolver.ServeTCP(run, ln) })
 	}
 	for _, pc := range b.link.dnsUDP {
-		b.done.Go(func() { resolver.ServeUDP(pc) })
+		b.done.Go(func() { _ = resolver.ServeUDP(pc) })
 	}
 	b.done.Go(func() { b.link.watch(run, b.refusedPacket) })
 	up = true

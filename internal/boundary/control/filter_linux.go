@@ -314,7 +314,7 @@ func (f *filter) stop() {
 
 func (f *filter) close() {
 	f.stop()
-	f.nft.CloseLasting()
+	_ = f.nft.CloseLasting()
 }
 
 // parsePacket reads the destination of an IP packet that may be cut short.

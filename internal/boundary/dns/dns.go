@@ -95,7 +95,7 @@ func (s *Server) ServeUDP(pc *net.UDPConn) error {
 			continue
 		}
 		if out = s.Answer(buf[:n], out[:0]); out != nil {
-			pc.WriteToUDPAddrPort(out, from) // a client that is gone asks again
+			_, _ = pc.WriteToUDPAddrPort(out, from) // a client that is gone asks again
 		}
 	}
 }

@@ -91,7 +91,7 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		// the round trip of a megabyte.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: 4 << 20, MaxReceiveBufferPerStream: 2 << 20},
 	}
-	s.over.Go(func() { s.http.Serve(&s.conns) })
+	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
 	return s
 }
 

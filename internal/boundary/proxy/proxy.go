@@ -566,7 +566,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 			break
 		}
 		if len(r.read) > 0 {
-			f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+			_ = f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
 		}
 		if err := r.more(); err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -576,7 +576,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 		}
 	}
 	if yes, more := looksTLS(r.read); yes && !more {
-		f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+		_ = f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
 		sni, err := r.serverName()
 		why := ""
 		switch {
@@ -591,7 +591,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 			return false
 		}
 	}
-	f.client.SetReadDeadline(time.Time{})
+	_ = f.client.SetReadDeadline(time.Time{})
 	if len(r.read) == 0 {
 		return true
 	}
@@ -634,7 +634,7 @@ func quiet(c *net.TCPConn) (d time.Duration) {
 	if err != nil {
 		return 0
 	}
-	raw.Control(func(fd uintptr) {
+	_ = raw.Control(func(fd uintptr) {
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			d = time.Duration(min(info.Last_data_sent, info.Last_data_recv)) * time.Millisecond
 		}
