@@ -102,10 +102,10 @@ func kernelMemory(pid int) (int64, error) {
 			continue
 		}
 		file, key := "", ""
-		switch {
-		case p[1] == "memory":
+		switch p[1] {
+		case "memory":
 			file = filepath.Join("/sys/fs/cgroup/memory", p[2], "memory.kmem.usage_in_bytes")
-		case p[1] == "":
+		case "":
 			file, key = filepath.Join("/sys/fs/cgroup", p[2], "memory.stat"), "kernel "
 		default:
 			continue

@@ -40,7 +40,11 @@ func TestARegistryThatFallsSilentIsLeft(t *testing.T) {
 		t.Errorf("down: %q, %v", b, err)
 	}
 	big := io.LimitReader(neverEnding{}, 64<<20) // more than the buffers between us
-	if _, err := c.Post(s.URL+"/up", "application/octet-stream", big); !errors.Is(err, errStalled) {
+	resp, err = c.Post(s.URL+"/up", "application/octet-stream", big)
+	if err == nil {
+		resp.Body.Close()
+	}
+	if !errors.Is(err, errStalled) {
 		t.Errorf("up: %v", err)
 	}
 }

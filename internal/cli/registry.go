@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -242,7 +241,7 @@ the names that it brought.`,
 			if err != nil {
 				return err
 			}
-			var r io.Reader = e.Stdin
+			r := e.Stdin
 			if input != "" {
 				f, err := os.Open(input)
 				if err != nil {

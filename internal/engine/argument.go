@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/spec"
@@ -16,16 +17,18 @@ func explainArgs(err error, declared map[string]spec.Arg, supplied map[string]st
 	if err == nil {
 		return nil
 	}
+	var f *expand.FieldError
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		if _, field := err.(*expand.FieldError); !field {
-			var errs []error
-			for _, e := range many.Unwrap() {
+		// A list holds field errors; a field error holds what is wrong with it.
+		of := many.Unwrap()
+		if slices.ContainsFunc(of, func(e error) bool { return errors.As(e, &f) }) {
+			errs := make([]error, 0, len(of))
+			for _, e := range of {
 				errs = append(errs, explainArgs(e, declared, supplied))
 			}
 			return errors.Join(errs...)
 		}
 	}
-	var f *expand.FieldError
 	if !errors.As(err, &f) {
 		return err
 	}

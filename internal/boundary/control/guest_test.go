@@ -198,12 +198,6 @@ func (d *decisions) wait(t testing.TB, what string, ok func(audit.Decision) bool
 	}
 }
 
-func (d *decisions) count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.all)
-}
-
 // policyOf makes a policy of lines like "runtime allow *.example.com", with an
 // origin behind where it matters. It panics on a bad one.
 func policyOf(lines ...string) *egress.Policy {

@@ -65,7 +65,7 @@ func boundedGuest(t testing.TB, h http.HandlerFunc, more ...plan.EgressRule) (g 
 func TestABoundedHostAdmitsItsRequestsOnly(t *testing.T) {
 	free := plan.EgressRule{Phase: plan.Runtime, Pattern: "free.example", Allow: true, Source: "kit k"}
 	g, _, log, client := boundedGuest(t, func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/ok/") || r.Method != "GET" {
+		if !strings.HasPrefix(r.URL.Path, "/ok/") || r.Method != http.MethodGet {
 			t.Errorf("%s %s arrived", r.Method, r.URL)
 		}
 		io.WriteString(w, "origin")
@@ -92,16 +92,16 @@ func TestABoundedHostAdmitsItsRequestsOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Body.Close()
-			if r.StatusCode != 403 {
+			if r.StatusCode != http.StatusForbidden {
 				t.Errorf("%s: %d", rq, r.StatusCode)
 			}
 		}
 	}
 	d := log.wait(t, "an allowed request", func(d audit.Decision) bool { return d.Kind == audit.Request && d.Verdict == audit.Allow })
-	if d.Method != "GET" || d.Path != "/ok/x" || d.Rule != "example.com GET /ok/**" || strings.Contains(fmt.Sprint(d), "secret") {
+	if d.Method != http.MethodGet || d.Path != "/ok/x" || d.Rule != "example.com GET /ok/**" || strings.Contains(fmt.Sprint(d), "secret") {
 		t.Errorf("logged %+v", d)
 	}
-	d = log.wait(t, "a refused request", func(d audit.Decision) bool { return d.Kind == audit.Request && d.Method == "POST" })
+	d = log.wait(t, "a refused request", func(d audit.Decision) bool { return d.Kind == audit.Request && d.Method == http.MethodPost })
 	if d.Verdict != audit.Deny || !strings.Contains(d.Why, "there only GET /ok/**") {
 		t.Errorf("logged %+v", d)
 	}

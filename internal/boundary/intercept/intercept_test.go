@@ -212,12 +212,12 @@ func TestARequestAndItsAnswerPassAsTheyAre(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 		fmt.Fprintf(w, "%s %s %s|%s|%q|%v|%v|%v", r.Method, r.Host, r.RequestURI, b, r.Header["User-Agent"], r.Header["X-Forwarded-For"], r.Header["Accept-Encoding"], r.ProtoMajor)
 	}, func(t *testing.T, b *bound, c *http.Client) {
-		req, _ := http.NewRequest("PATCH", b.url("/a%20b/c;d?x=1;y=%zz&&"), strings.NewReader("payload"))
+		req, _ := http.NewRequest(http.MethodPatch, b.url("/a%20b/c;d?x=1;y=%zz&&"), strings.NewReader("payload"))
 		req.Header.Set("User-Agent", "")
 		r, err := c.Do(req)
 		got := body(t, r, err)
 		want := fmt.Sprintf(`PATCH example.com /a%%20b/c;d?x=1;y=%%zz&&|payload|[]|[]|[]|%d`, r.ProtoMajor)
-		if got != want || r.StatusCode != 302 || len(r.Header["Set-Cookie"]) != 2 {
+		if got != want || r.StatusCode != http.StatusFound || len(r.Header["Set-Cookie"]) != 2 {
 			t.Errorf("%d, %v\n got %s\nwant %s", r.StatusCode, r.Header, got, want)
 		}
 	})
@@ -225,7 +225,7 @@ func TestARequestAndItsAnswerPassAsTheyAre(t *testing.T) {
 
 func TestHeadAndNotModifiedHaveNoBody(t *testing.T) {
 	each(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "HEAD" {
+		if r.Method == http.MethodHead {
 			w.Header().Set("Content-Length", "12345")
 			return
 		}
@@ -234,7 +234,7 @@ func TestHeadAndNotModifiedHaveNoBody(t *testing.T) {
 		if r, err := c.Head(b.url("/")); body(t, r, err) != "" || r.ContentLength != 12345 {
 			t.Errorf("HEAD: %v", r)
 		}
-		if r, err := c.Get(b.url("/")); body(t, r, err) != "" || r.StatusCode != 304 {
+		if r, err := c.Get(b.url("/")); body(t, r, err) != "" || r.StatusCode != http.StatusNotModified {
 			t.Errorf("GET: %v", r)
 		}
 	})
@@ -263,7 +263,7 @@ func (r *noise) Read(p []byte) (int, error) {
 func TestLargeBodiesAreStreamedBothWays(t *testing.T) {
 	const size = 64 << 20
 	each(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "GET" {
+		if r.Method == http.MethodGet {
 			n := &noise{size, sha256.New()}
 			w.Header().Set("Trailer", "Sum")
 			io.Copy(w, n)
@@ -278,7 +278,7 @@ func TestLargeBodiesAreStreamedBothWays(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		n := &noise{size, sha256.New()}
-		req, _ := http.NewRequest("PUT", b.url("/"), n)
+		req, _ := http.NewRequest(http.MethodPut, b.url("/"), n)
 		req.ContentLength = size
 		r, err := c.Do(req)
 		if got := body(t, r, err); got != fmt.Sprintf("%x", n.sum.Sum(nil)) {
@@ -334,7 +334,7 @@ func TestTrailersPassBothWays(t *testing.T) {
 		w.Header().Set("Grpc-Status", "0")
 		w.Header().Set(http.TrailerPrefix+"Grpc-Message", "fine")
 	}, func(t *testing.T, b *bound, c *http.Client) {
-		req, _ := http.NewRequest("POST", b.url("/"), io.MultiReader(strings.NewReader("body"))) // of unknown length
+		req, _ := http.NewRequest(http.MethodPost, b.url("/"), io.MultiReader(strings.NewReader("body"))) // of unknown length
 		req.Trailer = http.Header{"Checksum": {"abc"}}
 		r, err := c.Do(req)
 		if got := body(t, r, err); got != "body abc" || r.Trailer.Get("Grpc-Status") != "0" || r.Trailer.Get("Grpc-Message") != "fine" {
@@ -351,7 +351,7 @@ func TestAnAnswerOfTrailersOnlyIsOne(t *testing.T) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Grpc-Status", "5")
 	})
-	req, _ := http.NewRequest("POST", b.url("/svc/Method"), strings.NewReader("x"))
+	req, _ := http.NewRequest(http.MethodPost, b.url("/svc/Method"), strings.NewReader("x"))
 	req.Header.Set("Te", "trailers")
 	r, err := b.client(true).Do(req)
 	if got := body(t, r, err); got != "" || r.Header.Get("Grpc-Status") != "5" {
@@ -361,14 +361,14 @@ func TestAnAnswerOfTrailersOnlyIsOne(t *testing.T) {
 
 func TestBothSidesOfAStreamCanTalkAtOnce(t *testing.T) {
 	b := start(t, true, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		for s := bufio.NewScanner(r.Body); s.Scan(); w.(http.Flusher).Flush() {
 			fmt.Fprintf(w, "%s!\n", s.Text())
 		}
 	})
 	pr, pw := io.Pipe()
-	req, _ := http.NewRequest("POST", b.url("/"), pr)
+	req, _ := http.NewRequest(http.MethodPost, b.url("/"), pr)
 	r, err := b.client(true).Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -397,7 +397,7 @@ func TestTheServerDecidesWhetherABodyIsWanted(t *testing.T) {
 	}, func(t *testing.T, b *bound, c *http.Client) {
 		for path, want := range map[string]int{"/no": 401, "/yes": 200} {
 			var sent atomic.Bool
-			req, _ := http.NewRequest("PUT", b.url(path), io.MultiReader(readerFunc(func([]byte) (int, error) { sent.Store(true); return 0, io.EOF })))
+			req, _ := http.NewRequest(http.MethodPut, b.url(path), io.MultiReader(readerFunc(func([]byte) (int, error) { sent.Store(true); return 0, io.EOF })))
 			req.Header.Set("Expect", "100-continue")
 			began := time.Now()
 			r, err := c.Do(req)
@@ -438,9 +438,13 @@ func TestAClientThatLeavesEndsItsRequest(t *testing.T) {
 		gone <- struct{}{}
 	}, func(t *testing.T, b *bound, c *http.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
-		req, _ := http.NewRequestWithContext(ctx, "GET", b.url("/"), nil)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, b.url("/"), nil)
 		go func() { <-began; cancel() }()
-		if _, err := c.Do(req); !errors.Is(err, context.Canceled) {
+		r, err := c.Do(req)
+		if err == nil {
+			r.Body.Close()
+		}
+		if !errors.Is(err, context.Canceled) {
 			t.Errorf("err = %v", err)
 		}
 		select {
@@ -453,7 +457,7 @@ func TestAClientThatLeavesEndsItsRequest(t *testing.T) {
 
 func TestARefusedRequestIs403AndNeverArrives(t *testing.T) {
 	each(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != "GET" || r.URL.Path != "/ok" {
+		if r.Method != http.MethodGet || r.URL.Path != "/ok" {
 			t.Errorf("%s %s arrived", r.Method, r.URL)
 		}
 	}, func(t *testing.T, b *bound, c *http.Client) {
@@ -462,19 +466,19 @@ func TestARefusedRequestIs403AndNeverArrives(t *testing.T) {
 			m, p, _ := strings.Cut(rq, " ")
 			req, _ := http.NewRequest(m, b.url(p+"?secret=1"), nil)
 			r, err := c.Do(req)
-			if got := body(t, r, err); r.StatusCode != 403 || r.Header.Get("Kitbox-Boundary") != "refused" || !strings.Contains(got, "refused by the sandbox's network policy") || strings.Contains(got, "secret") {
+			if got := body(t, r, err); r.StatusCode != http.StatusForbidden || r.Header.Get("Kitbox-Boundary") != "refused" || !strings.Contains(got, "refused by the sandbox's network policy") || strings.Contains(got, "secret") {
 				t.Errorf("%s: %d %q", rq, r.StatusCode, got)
 			}
 		}
-		req, _ := http.NewRequest("GET", b.url("/ok"), nil)
+		req, _ := http.NewRequest(http.MethodGet, b.url("/ok"), nil)
 		req.Header.Set("X-HTTP-Method-Override", "delete")
-		if r, err := c.Do(req); body(t, r, err) == "" || r.StatusCode != 403 {
+		if r, err := c.Do(req); body(t, r, err) == "" || r.StatusCode != http.StatusForbidden {
 			t.Errorf("an override: %d", r.StatusCode)
 		}
-		if r, err := c.Get(b.url("/ok")); body(t, r, err) != "" || r.StatusCode != 200 {
+		if r, err := c.Get(b.url("/ok")); body(t, r, err) != "" || r.StatusCode != http.StatusOK {
 			t.Errorf("the allowed one: %d", r.StatusCode)
 		}
-		req, _ = http.NewRequest("GET", b.url("/ok"), nil)
+		req, _ = http.NewRequest(http.MethodGet, b.url("/ok"), nil)
 		for _, other := range []string{"other.example", host + ":8443", "EXAMPLE.com.evil.example", "127.0.0.1", "a b"} {
 			req.Host = other
 			if r, err := c.Do(req); err == nil && (body(t, r, err) == "" || r.StatusCode < 400 || r.StatusCode >= 500) {
@@ -483,7 +487,7 @@ func TestARefusedRequestIs403AndNeverArrives(t *testing.T) {
 		}
 		b.why(t, `the request is for "other.example"`)
 		req.Host = "Example.COM."
-		if r, err := c.Do(req); body(t, r, err) != "" || r.StatusCode != 200 {
+		if r, err := c.Do(req); body(t, r, err) != "" || r.StatusCode != http.StatusOK {
 			t.Errorf("another spelling: %d", r.StatusCode)
 		}
 	})
@@ -557,7 +561,7 @@ func TestAFailureOfTheHostIs502AndARefusal403(t *testing.T) {
 	each(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, b *bound, c *http.Client) {
 		b.dial = func(context.Context) (net.Conn, error) { return nil, errors.New("no route to it") }
 		r, err := c.Get(b.url("/"))
-		if got := body(t, r, err); r.StatusCode != 502 || !strings.Contains(got, "no route to it") || r.Header.Get("Kitbox-Boundary") != "unreachable" {
+		if got := body(t, r, err); r.StatusCode != http.StatusBadGateway || !strings.Contains(got, "no route to it") || r.Header.Get("Kitbox-Boundary") != "unreachable" {
 			t.Errorf("%d %q", r.StatusCode, got)
 		}
 		b.mu.Lock()
@@ -566,7 +570,7 @@ func TestAFailureOfTheHostIs502AndARefusal403(t *testing.T) {
 		}
 		b.mu.Unlock()
 		r, err = c.Get(b.url("/"))
-		if got := body(t, r, err); r.StatusCode != 403 || !strings.Contains(got, "a private address") {
+		if got := body(t, r, err); r.StatusCode != http.StatusForbidden || !strings.Contains(got, "a private address") {
 			t.Errorf("%d %q", r.StatusCode, got)
 		}
 	})
@@ -587,7 +591,7 @@ func TestTheHostsCertificateIsVerified(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, "tcp", other.Listener.Addr().String())
 	}
 	r, err := client.Get(b.url("/"))
-	if got := body(t, r, err); r.StatusCode != 502 || !strings.Contains(got, "certificate cannot be verified") {
+	if got := body(t, r, err); r.StatusCode != http.StatusBadGateway || !strings.Contains(got, "certificate cannot be verified") {
 		t.Errorf("%d %q", r.StatusCode, got)
 	}
 }
@@ -615,8 +619,12 @@ func TestWebSocketsPass(t *testing.T) {
 		}
 		io.WriteString(c, "GET /chat HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n")
 		r, err := http.ReadResponse(bufio.NewReader(&oneByte{c}), nil)
-		if err != nil || r.StatusCode != 101 {
-			t.Fatalf("%v, %v", r, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("status %s", r.Status)
 		}
 		for range 3 {
 			io.WriteString(c, "frame")
@@ -672,7 +680,7 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 		c2 := b.client(r.ProtoMajor == 2)
 		go func() { <-called; end() }()
 		r, err = c2.Get(b.url("/silent"))
-		if got := body(t, r, err); r.StatusCode != 403 || !strings.Contains(got, "denied since") {
+		if got := body(t, r, err); r.StatusCode != http.StatusForbidden || !strings.Contains(got, "denied since") {
 			t.Errorf("%d %q", r.StatusCode, got)
 		}
 	})
