@@ -26,6 +26,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
@@ -80,7 +81,7 @@ type Config struct {
 
 	// Held returns what a keeper has to keep open; nil: nothing. The caller
 	// closes the file.
-	Held func() (keeper.Held, error)
+	Held func() (link.Held, error)
 
 	// Env is what keepers inherit.
 	Env []string
@@ -127,8 +128,8 @@ func (e *Engine) privilege() error {
 }
 
 // spawn starts a keeper for sb.
-func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
-	var held keeper.Held
+func (e *Engine) spawn(sb *state.Sandbox) (*link.Process, error) {
+	var held link.Held
 	if e.c.Held != nil {
 		var err error
 		if held, err = e.c.Held(); err != nil {
@@ -138,7 +139,7 @@ func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
 			defer held.File.Close()
 		}
 	}
-	return keeper.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
+	return link.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A
@@ -241,13 +242,13 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+	creator *link.Process // guarded by mu; set in the process that made the sandbox, until it is used
 
 	volatile bool // the sandbox ends with creator
 }
 
-func (b *box) Name() string          { return b.sb.Name }
-func (b *box) keeper() keeper.Client { return keeper.Client{Dir: b.sb.Dir()} }
+func (b *box) Name() string        { return b.sb.Name }
+func (b *box) keeper() link.Client { return link.Client{Dir: b.sb.Dir()} }
 
 func (b *box) plan() (*plan.Plan, error) {
 	p := new(plan.Plan)
@@ -301,7 +302,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
 		i.Problems = append(i.Problems, s.Problems...)
-	case !errors.Is(err, keeper.ErrNone):
+	case !errors.Is(err, link.ErrNone):
 		i.State = sandbox.Unknown
 		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
 	case journal.Last(es) == journal.Removing:

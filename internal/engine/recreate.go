@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -74,7 +74,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		return err
 	}
 
-	if err := b.askToStop(ctx, keeper.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, keeper.ErrNone) {
+	if err := b.askToStop(ctx, link.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	if err := b.sb.Write(nextFile, n); err != nil {
