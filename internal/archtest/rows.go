@@ -71,6 +71,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver", Why: "a driver has never heard of Kits", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/driver/userns", Why: "shared by drivers", Only: []string{"kiterr"}},
 	{Pkg: "internal/driver/idmap", Why: "shared by drivers"},
+	{Pkg: "internal/driver/loopfs", Why: "a filesystem in a file knows no machine", Only: []string{"kiterr", "internal/driver/userns", "internal/store/durable"}},
 	{Pkg: "internal/driver/cgroup", Why: "shared by drivers"},
 	{Pkg: "internal/driver/machinedir", Why: "shared by drivers"},
 	{Pkg: "internal/driver/drivertest/rootfs", Why: "a root filesystem for tests", Only: []string{}},
@@ -92,6 +93,7 @@ var Rows = []Row{
 	{Pkg: "internal/builder/cli", Why: "the builder's command line"},
 
 	// The runtime.
+	{Pkg: "internal/storage", Why: "block storage knows what a plan says of it, and no engine", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/driver/loopfs"}},
 	{Pkg: "internal/handler", Why: "a handler turns a request into plan entries and acts on nothing"},
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},

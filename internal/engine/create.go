@@ -180,7 +180,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := c.write(sb, o.Ephemeral); err != nil {
 		return nil, err
 	}
-	if err := e.storage.prepare(p); err != nil {
+	if err := e.storage.Prepare(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := e.shared.prepare(p); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -91,7 +92,7 @@ type Config struct {
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
 	c        Config
-	storage  storage
+	storage  storage.Store
 	shared   shared
 	handlers handler.List
 
@@ -103,7 +104,7 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
@@ -349,7 +350,7 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	}
 	if p != nil {
 		id = p.ID
-		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
+		if err := e.storage.Settle(ctx, p, keep && journal.Installed(es)); err != nil {
 			return err
 		}
 	}
@@ -402,7 +403,7 @@ func (e *Engine) remains(sb *state.Sandbox) (*plan.Plan, error) {
 		p.ID = es[0].Note // see make
 	}
 	p.Machine.ID = p.ID
-	p.Volumes, err = e.storage.of(sb.Name)
+	p.Volumes, err = e.storage.Of(sb.Name)
 	return p, err
 }
 
@@ -432,14 +433,7 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, durable.Explain(sb.Path(policyFile), err)
-	}
-	decisions := &audit.Log{W: log}
-	if st, err := log.Stat(); err == nil {
-		decisions.Held = st.Size()
-	}
+	decisions := new(audit.Log) // of the boundary that was attached last
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
@@ -449,9 +443,17 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
+		log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, durable.Explain(sb.Path(policyFile), err)
+		}
+		decisions = &audit.Log{W: log}
+		if st, err := log.Stat(); err == nil {
+			decisions.Held = st.Size()
+		}
 		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, log.Close())
 		}
 		return loggedBoundary{bd, decisions, log}, nil
 	}

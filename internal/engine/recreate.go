@@ -157,7 +157,7 @@ func (b *box) replace(ctx context.Context) error {
 	if err := b.e.c.Driver.Remove(ctx, n.Plan.Machine.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("sandbox %s: removing its writable layer: %w", b.sb.Name, err)
 	}
-	if err := b.e.storage.prepare(n.Plan); err != nil {
+	if err := b.e.storage.Prepare(ctx, n.Plan); err != nil {
 		return err
 	}
 	if err := b.e.shared.prepare(n.Plan); err != nil {

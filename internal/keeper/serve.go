@@ -197,24 +197,8 @@ func (k *Keeper) lives() bool {
 	if !ready {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
-	defer cancel()
-	if k.Guest.Alive(ctx) == nil || ctx.Err() != nil {
-		return true // one that is only slow is up
-	}
-	// A process that is being killed is there for a moment longer.
-	for ctx.Err() == nil {
-		if running, _, err := k.machine(ctx); err == nil && !running {
-			return false
-		}
-		select {
-		case <-ctx.Done():
-		case <-k.ended:
-			return false
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	return true
+	gone, err := k.gone(context.Background())
+	return err != nil || !gone // one that is only slow is up
 }
 
 // pingTime is how long a guest may take to show that it is there.
