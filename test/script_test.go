@@ -24,19 +24,19 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/app"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // libexec is where kit-guest is; empty when it could not be built.
 var libexec string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 0 && os.Args[0] == keeper.ProcessName {
+	if len(os.Args) > 0 && os.Args[0] == link.ProcessName {
 		os.Exit(app.Main(os.Args))
 	}
 	testscript.Main(withGuest{m}, map[string]func(){
-		"kitbox":           func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
-		keeper.ProcessName: func() { os.Exit(app.Main(os.Args)) },
+		"kitbox":         func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		link.ProcessName: func() { os.Exit(app.Main(os.Args)) },
 	})
 }
 
@@ -141,7 +141,7 @@ func alive(home string) []string {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range procs {
 		b, err := os.ReadFile(p)
-		if err == nil && bytes.HasPrefix(b, []byte(keeper.ProcessName)) && bytes.Contains(b, []byte(home)) {
+		if err == nil && bytes.HasPrefix(b, []byte(link.ProcessName)) && bytes.Contains(b, []byte(home)) {
 			left = append(left, "keeper "+filepath.Base(filepath.Dir(p)))
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -43,7 +44,7 @@ func Main(args []string) int {
 		fmt.Fprintf(os.Stderr, "kitbox: %v\n", err)
 		return kiterr.StatusFailed
 	}
-	if len(args) > 0 && args[0] == keeper.ProcessName {
+	if len(args) > 0 && args[0] == link.ProcessName {
 		e, err := newEngine()
 		return keeper.Main(args, func(dir string) (*keeper.Keeper, error) {
 			if err != nil {
@@ -102,7 +103,7 @@ func newEngine() (*engine.Engine, error) {
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },
 		Held:      held,
-		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
+		Env:       append(link.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil
 }
 

@@ -71,6 +71,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver", Why: "a driver has never heard of Kits", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/driver/userns", Why: "shared by drivers", Only: []string{"kiterr"}},
 	{Pkg: "internal/driver/idmap", Why: "shared by drivers"},
+	{Pkg: "internal/driver/loopfs", Why: "a filesystem in a file knows no machine", Only: []string{"kiterr", "internal/driver/userns", "internal/store/durable"}},
 	{Pkg: "internal/driver/cgroup", Why: "shared by drivers"},
 	{Pkg: "internal/driver/machinedir", Why: "shared by drivers"},
 	{Pkg: "internal/driver/drivertest/rootfs", Why: "a root filesystem for tests", Only: []string{}},
@@ -92,12 +93,14 @@ var Rows = []Row{
 	{Pkg: "internal/builder/cli", Why: "the builder's command line"},
 
 	// The runtime.
+	{Pkg: "internal/storage", Why: "block storage knows what a plan says of it, and no engine", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/driver/loopfs"}},
 	{Pkg: "internal/handler", Why: "a handler turns a request into plan entries and acts on nothing"},
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
+	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
 	{Pkg: "internal/engine", Why: "the engine runs plans and implements the SDK"},
 	{Pkg: "internal/engine/kittest", Why: "images for tests of the engine"},

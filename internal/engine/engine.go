@@ -26,7 +26,9 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -80,7 +82,7 @@ type Config struct {
 
 	// Held returns what a keeper has to keep open; nil: nothing. The caller
 	// closes the file.
-	Held func() (keeper.Held, error)
+	Held func() (link.Held, error)
 
 	// Env is what keepers inherit.
 	Env []string
@@ -90,7 +92,7 @@ type Config struct {
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
 	c        Config
-	storage  storage
+	storage  storage.Store
 	shared   shared
 	handlers handler.List
 
@@ -102,7 +104,7 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
@@ -127,8 +129,8 @@ func (e *Engine) privilege() error {
 }
 
 // spawn starts a keeper for sb.
-func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
-	var held keeper.Held
+func (e *Engine) spawn(sb *state.Sandbox) (*link.Process, error) {
+	var held link.Held
 	if e.c.Held != nil {
 		var err error
 		if held, err = e.c.Held(); err != nil {
@@ -138,7 +140,7 @@ func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
 			defer held.File.Close()
 		}
 	}
-	return keeper.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
+	return link.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A
@@ -241,13 +243,13 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+	creator *link.Process // guarded by mu; set in the process that made the sandbox, until it is used
 
 	volatile bool // the sandbox ends with creator
 }
 
-func (b *box) Name() string          { return b.sb.Name }
-func (b *box) keeper() keeper.Client { return keeper.Client{Dir: b.sb.Dir()} }
+func (b *box) Name() string        { return b.sb.Name }
+func (b *box) keeper() link.Client { return link.Client{Dir: b.sb.Dir()} }
 
 func (b *box) plan() (*plan.Plan, error) {
 	p := new(plan.Plan)
@@ -301,7 +303,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
 		i.Problems = append(i.Problems, s.Problems...)
-	case !errors.Is(err, keeper.ErrNone):
+	case !errors.Is(err, link.ErrNone):
 		i.State = sandbox.Unknown
 		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
 	case journal.Last(es) == journal.Removing:
@@ -348,7 +350,7 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	}
 	if p != nil {
 		id = p.ID
-		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
+		if err := e.storage.Settle(ctx, p, keep && journal.Installed(es)); err != nil {
 			return err
 		}
 	}
@@ -401,7 +403,7 @@ func (e *Engine) remains(sb *state.Sandbox) (*plan.Plan, error) {
 		p.ID = es[0].Note // see make
 	}
 	p.Machine.ID = p.ID
-	p.Volumes, err = e.storage.of(sb.Name)
+	p.Volumes, err = e.storage.Of(sb.Name)
 	return p, err
 }
 
@@ -431,14 +433,7 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, durable.Explain(sb.Path(policyFile), err)
-	}
-	decisions := &audit.Log{W: log}
-	if st, err := log.Stat(); err == nil {
-		decisions.Held = st.Size()
-	}
+	decisions := new(audit.Log) // of the boundary that was attached last
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
@@ -448,9 +443,17 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
+		log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, durable.Explain(sb.Path(policyFile), err)
+		}
+		decisions = &audit.Log{W: log}
+		if st, err := log.Stat(); err == nil {
+			decisions.Held = st.Size()
+		}
 		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, log.Close())
 		}
 		return loggedBoundary{bd, decisions, log}, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -100,7 +101,7 @@ func resize(from <-chan sandbox.WindowSize, to chan<- protocol.Size, done <-chan
 }
 
 // request turns c into what the guest is asked for.
-func request(ctx context.Context, dial keeper.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
+func request(ctx context.Context, dial link.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
 	args := c.Args
 	if c.Workload {
 		args = launchArgs(l, c.Args, c.Terminal != nil)

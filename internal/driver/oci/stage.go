@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
+	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -80,6 +81,17 @@ func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
 }
 
 func gatherBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, guest string) (f *os.File, isFile bool, err error) {
+	if m.Kind == plan.MountImage {
+		if f, err = loopfs.Mount(m.Source); err != nil {
+			return nil, false, err
+		}
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
+		if m.ReadOnly {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		f, err = idmap.With(f, attr)
+		return f, false, err
+	}
 	if m.Kind != plan.MountBind {
 		return nil, false, nil
 	}
