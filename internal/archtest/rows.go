@@ -88,6 +88,7 @@ var Rows = []Row{
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/control", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/frontend", Why: "BuildKit stays behind this door"},
+	{Pkg: "internal/frontend/bundle", Why: "it packs a program that was built and needs no BuildKit", Only: []string{"fetch", "internal/store/layout"}},
 	{Pkg: "internal/builder", Why: "BuildKit stays behind this door"},
 	{Pkg: "internal/builder/cli", Why: "the builder's command line"},
 

@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
 		os.Exit(cli.Main(frontend.Builder{}, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(programs.dir)
+	os.Exit(code)
 }
 
 // busybox is a program that needs no libraries, for the base image.
