@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
 		os.Exit(cli.Main(frontend.Builder{}, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(programs.dir)
+	os.Exit(code)
 }
 
 // busybox is a program that needs no libraries, for the base image.
@@ -735,6 +737,8 @@ func (b *bench) status() builder.Status {
 func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	b := newBench(t)
 	before := leftovers()
+	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
+	kept := b.mustBuild(builder.Request{Context: ok})
 	dir, running := b.blocking()
 	failed := make(chan error, 1)
 	go func() {
@@ -762,8 +766,10 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 		t.Fatal("the build still waits for its builder")
 	}
 	b.eventually("no process of the builder", func() bool { return len(processes(b.home)) == 0 })
-	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
-	b.mustBuild(builder.Request{Context: ok})
+	if again := b.mustBuild(builder.Request{Context: ok}); !again.Cached || again.Digest != kept.Digest {
+		t.Errorf("of what was built before the kill: cached %v, %s instead of %s", again.Cached, again.Digest, kept.Digest)
+	}
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": strings.Replace(recipe, "echo hello", "echo new", 1), "note.txt": "note\n"})})
 	if b.status().PID == pid {
 		t.Error("the builder that was killed answers")
 	}

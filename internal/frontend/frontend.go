@@ -50,6 +50,11 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 	if err != nil {
 		return nil, err
 	}
+	// Questions such as "which targets are there" are the Dockerfile frontend's;
+	// answering them with an image would be worse than not at all.
+	if res, asked, err := ui.HandleSubrequest(ctx, dockerui.RequestHandler{}); asked || err != nil {
+		return res, err
+	}
 	src, err := ui.ReadEntrypoint(ctx, "YAML")
 	if err != nil {
 		return nil, noDescriptor(c.BuildOpts().Opts["filename"], err)

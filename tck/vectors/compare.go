@@ -189,24 +189,28 @@ func samePairs(want, got any) bool {
 	if len(w) != len(g) {
 		return false
 	}
-	used := make([]bool, len(g))
-	for _, e := range w {
-		i := slices.IndexFunc(g, func(o any) bool {
+	left := slices.Clone(g)
+	take := func(e any, anyDetail bool) bool {
+		i := slices.IndexFunc(left, func(o any) bool {
 			a, _ := e.([]any)
 			b, _ := o.([]any)
-			return len(a) == 2 && len(b) == 2 && a[0] == b[0] && (a[1] == "*" || a[1] == b[1])
+			return len(a) == 2 && len(b) == 2 && a[0] == b[0] && (anyDetail || a[1] == b[1])
 		})
-		for i >= 0 && used[i] {
-			next := slices.IndexFunc(g[i+1:], func(o any) bool { return reflect.DeepEqual(o, g[i]) })
-			if next < 0 {
+		if i >= 0 {
+			left = slices.Delete(left, i, i+1)
+		}
+		return i >= 0
+	}
+	open := func(e any) bool {
+		a, _ := e.([]any)
+		return len(a) == 2 && a[1] == "*"
+	}
+	for _, wildcards := range []bool{false, true} { // what is exact chooses first
+		for _, e := range w {
+			if open(e) == wildcards && !take(e, wildcards) {
 				return false
 			}
-			i += 1 + next
 		}
-		if i < 0 {
-			return false
-		}
-		used[i] = true
 	}
 	return true
 }
