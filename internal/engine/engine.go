@@ -312,6 +312,8 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State = sandbox.Creating
 	case !installed:
 		i.State = sandbox.Broken
+	case abandoned(es):
+		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
 	case m.Running:
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
@@ -365,6 +367,17 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 // discard removes a sandbox without a keeper, in whatever state it is; keep is
 // as for forget. The caller holds its lock.
 func (b *box) discard(ctx context.Context, keep bool) error {
+	// Once begun it is ended by whoever comes next: a machine that is gone
+	// must not be made anew for a sandbox that was to be removed.
+	switch es, err := journal.Read(b.sb.Dir()); {
+	case err != nil:
+		return err
+	case journal.Installed(es) && journal.Last(es) != journal.Removing:
+		_, volatile := journal.Volatile(es)
+		if err := (journal.Writer{Dir: b.sb.Dir(), Volatile: volatile}).Append(journal.Removing, ""); err != nil {
+			return err
+		}
+	}
 	p, err := b.plan()
 	switch {
 	case err == nil:
