@@ -173,9 +173,13 @@ func (e *Engine) openName(name string) (*box, error) {
 	return &box{e: e, sb: sb}, nil
 }
 
-// listBound is how long one sandbox may take to answer a listing: a person does
-// not notice it, and a keeper that is alive answers in a hundredth of it.
-const listBound = 300 * time.Millisecond
+// How long one sandbox may take to say how it is. A listing as a whole takes less
+// than 300 ms, which a person does not notice, and a keeper that is alive answers
+// in a hundredth of it; who asks about one sandbox can wait for a busy machine.
+const (
+	listBound   = 200 * time.Millisecond
+	statusBound = 2 * time.Second
+)
 
 // List implements [sandbox.Runtime].
 func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
@@ -201,7 +205,7 @@ func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
 			if err != nil {
 				return // removed since
 			}
-			info := (&box{e: e, sb: sb}).info(ctx, machines)
+			info := (&box{e: e, sb: sb}).info(ctx, machines, listBound)
 			infos[i] = &info
 		})
 	}
@@ -265,12 +269,12 @@ func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return b.info(ctx, machines), ctx.Err()
+	return b.info(ctx, machines, statusBound), ctx.Err()
 }
 
 // info puts together what the directory, the driver and the keeper say. It
-// takes no lock and waits for nobody longer than listBound.
-func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sandbox.Info {
+// takes no lock and waits for nobody longer than patience.
+func (b *box) info(ctx context.Context, machines map[string]driver.Machine, patience time.Duration) sandbox.Info {
 	i := sandbox.Info{Name: b.sb.Name, Kits: []sandbox.Kit{}}
 	es, err := journal.Read(b.sb.Dir())
 	if err != nil {
@@ -296,9 +300,10 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.Problems = append(i.Problems, err.Error())
 	}
 
-	bound, cancel := context.WithTimeout(ctx, listBound)
+	bound, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, err := b.keeper().Status(bound)
+	// What is inside gets most of the time: its keeper has to tell of it.
+	s, err := b.keeper().Probe(bound, patience*3/4)
 	switch {
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
@@ -312,6 +317,8 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State = sandbox.Creating
 	case !installed:
 		i.State = sandbox.Broken
+	case abandoned(es):
+		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
 	case m.Running:
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
@@ -365,6 +372,17 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 // discard removes a sandbox without a keeper, in whatever state it is; keep is
 // as for forget. The caller holds its lock.
 func (b *box) discard(ctx context.Context, keep bool) error {
+	// Once begun it is ended by whoever comes next: a machine that is gone
+	// must not be made anew for a sandbox that was to be removed.
+	switch es, err := journal.Read(b.sb.Dir()); {
+	case err != nil:
+		return err
+	case journal.Installed(es) && journal.Last(es) != journal.Removing:
+		_, volatile := journal.Volatile(es)
+		if err := (journal.Writer{Dir: b.sb.Dir(), Volatile: volatile}).Append(journal.Removing, ""); err != nil {
+			return err
+		}
+	}
 	p, err := b.plan()
 	switch {
 	case err == nil:

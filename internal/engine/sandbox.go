@@ -8,8 +8,11 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -65,7 +68,8 @@ func (b *box) mend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if journal.Installed(es) && journal.Last(es) != journal.Removing {
+	over := abandoned(es)
+	if journal.Installed(es) && journal.Last(es) != journal.Removing && !over {
 		return b.goOn(ctx, es)
 	}
 	if _, err := b.keeper().Status(ctx); !errors.Is(err, link.ErrNone) {
@@ -74,7 +78,19 @@ func (b *box) mend(ctx context.Context) error {
 	if err := b.discard(ctx, true); err != nil {
 		return fmt.Errorf("sandbox %s: cleaning up after an interrupted command: %w", b.sb.Name, err)
 	}
+	if over {
+		return fmt.Errorf("sandbox %s: the command it was made for is gone, and so is the sandbox now: %w", b.sb.Name, kiterr.ErrNotFound)
+	}
 	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
+}
+
+// abandoned reports whether the sandbox was made to end with a command that has
+// ended. As long as a keeper lives, that one sees to it.
+func abandoned(es []journal.Entry) bool {
+	creator, ok := journal.Volatile(es)
+	// A number that was given to another process keeps the sandbox until that
+	// ends as well, which is no harm.
+	return ok && errors.Is(unix.Kill(creator, 0), unix.ESRCH)
 }
 
 // goOn finishes a recreation that was cut short, or forgets one that had not
@@ -126,6 +142,9 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.IfIdle {
+		return b.keepOn(ctx, p)
+	}
 	if err := b.e.c.Driver.Stop(ctx, p.Machine.ID, grace); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("stopping sandbox %s: %w", b.sb.Name, err)
 	}
@@ -134,6 +153,20 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 		return err
 	}
 	return journal.Writer{Dir: b.sb.Dir()}.Append(journal.Stopped, "its keeper had died")
+}
+
+// keepOn gives a machine without a keeper a new one. Who uses it is known to
+// nobody, since that died with the keeper before, so it is not idle: the new one
+// counts the time from now on, unless the plan says that it may stay for ever.
+func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
+	machines, err := b.e.machines(ctx)
+	if err != nil || !machines[p.Machine.ID].Running {
+		return err
+	}
+	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
+		return err
+	}
+	return nil
 }
 
 func graceOf(o sandbox.StopOptions) time.Duration {

@@ -45,7 +45,11 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Time{})
 	switch r.Op {
 	case link.OpStatus:
-		k.answer(c, link.Reply{OK: true, Status: k.status()})
+		s := k.status()
+		if r.ProbeMillis > 0 {
+			k.probe(s, time.Duration(r.ProbeMillis)*time.Millisecond)
+		}
+		k.answer(c, link.Reply{OK: true, Status: s})
 	case link.OpExec:
 		k.exec(c, r)
 	case link.OpPorts:
@@ -68,6 +72,20 @@ func (k *Keeper) handle(c *net.UnixConn) {
 func (k *Keeper) answer(c *net.UnixConn, r link.Reply) {
 	_ = c.SetWriteDeadline(time.Now().Add(requestTime))
 	_ = link.Send(c, r, nil)
+}
+
+// probe corrects s if the guest does not answer, as when its processes are frozen
+// or stopped from outside.
+func (k *Keeper) probe(s *link.Status, patience time.Duration) {
+	if s.State != sandbox.Ready && s.State != sandbox.Busy {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := k.Guest.Alive(ctx); err != nil && ctx.Err() != nil {
+		s.State = sandbox.Unknown
+		s.Problems = append(s.Problems, "what is inside does not answer; stop ends it")
+	}
 }
 
 // exec hands out a connection to the guest and counts a command until the

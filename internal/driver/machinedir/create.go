@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if _, err := os.Lstat(final); err == nil {
 		return fmt.Errorf("machine %s: %w", p.ID, kiterr.ErrExists)
 	}
-	tmp, err := os.MkdirTemp(base, newPrefix)
+	tmp, err := os.MkdirTemp(base, own(newPrefix))
 	if err != nil {
 		return Explain(err)
 	}
@@ -115,7 +116,8 @@ func MakeWritable(dir string, p plan.Machine) error {
 // Remove deletes the machine, of which nothing runs: first its name, at once.
 func (m *Machine) Remove() error {
 	base := filepath.Dir(m.Path)
-	trash, err := os.MkdirTemp(base, trashPrefix)
+	sweep(base)
+	trash, err := os.MkdirTemp(base, own(trashPrefix))
 	if err != nil {
 		return Explain(err)
 	}
@@ -128,6 +130,18 @@ func (m *Machine) Remove() error {
 		return fmt.Errorf("removing machine %s: %w", m.ID, Explain(err))
 	}
 	return nil
+}
+
+// own is a prefix for names of this process's own, by which others see when it
+// has ended.
+func own(prefix string) string { return prefix + strconv.Itoa(os.Getpid()) + "-" }
+
+// orphaned reports whether name, of something half made or half removed, is of a
+// process that has ended. If its number is in use again, age decides.
+func orphaned(name string) bool {
+	rest := strings.TrimPrefix(strings.TrimPrefix(name, newPrefix), trashPrefix)
+	pid, err := strconv.Atoi(rest[:max(0, strings.IndexByte(rest, '-'))])
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 // sweepAge is how old something without a lock must be to be nobody's: the time
@@ -146,6 +160,10 @@ func sweep(base string) {
 			continue
 		}
 		p := filepath.Join(base, e.Name())
+		if orphaned(e.Name()) {
+			_ = durable.RemoveTree(p)
+			continue
+		}
 		f, err := os.OpenFile(filepath.Join(p, lockFile), os.O_RDWR, 0)
 		// A new one is not locked from its first instant on, and trash is not
 		// trash before it has the machine's lock.

@@ -75,13 +75,17 @@ func (c Client) ended(ctx context.Context, err error) error {
 
 // Status asks how the sandbox is. It returns [ErrNone] without a keeper.
 func (c Client) Status(ctx context.Context) (*Status, error) {
+	return c.status(ctx, Request{Op: OpStatus})
+}
+
+func (c Client) status(ctx context.Context, r Request) (*Status, error) {
 	conn, release, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	defer release()
-	a, _, err := c.ask(ctx, conn, Request{Op: OpStatus})
+	a, _, err := c.ask(ctx, conn, r)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +93,12 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 		return nil, errors.New("the keeper's answer has no status")
 	}
 	return a.Status, nil
+}
+
+// Probe is Status of a sandbox whose guest has to show that it is there: one that
+// does not within patience is [sandbox.Unknown], however well its keeper is.
+func (c Client) Probe(ctx context.Context, patience time.Duration) (*Status, error) {
+	return c.status(ctx, Request{Op: OpStatus, ProbeMillis: max(1, patience.Milliseconds())})
 }
 
 // Reload makes the keeper read the recorded rules. When it returns they are in

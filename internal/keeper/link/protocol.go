@@ -55,6 +55,10 @@ type Request struct {
 	// Nothing admits anybody while install hooks run.
 	Early bool `json:"early,omitempty"`
 
+	// For status: how long the guest may take to show that it is there. Zero
+	// does not ask it.
+	ProbeMillis int64 `json:"probeMillis,omitempty"`
+
 	// For ports.
 	Publish   *publish.Port `json:"publish,omitempty"`
 	Unpublish string        `json:"unpublish,omitempty"` // a key

@@ -164,6 +164,9 @@ func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) 
 		if errors.Is(e.err, ErrNone) {
 			e.err = p.died(e.err)
 		}
+		if !e.up {
+			p.awaitEnd()
+		}
 		return e.up, e.err
 	case <-ctx.Done():
 	}
@@ -176,7 +179,20 @@ func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) 
 	}
 	p.creator.Close()
 	<-done
+	p.awaitEnd()
 	return false, errors.Join(context.Cause(ctx), serr)
+}
+
+// awaitEnd waits for a keeper whose boot is over without a sandbox. It has nothing
+// left to do but to end, and whoever is told that the boot failed may look for it.
+func (p *Process) awaitEnd() {
+	p.creator.Close()
+	ended := make(chan struct{})
+	go func() { _, _ = p.proc.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(exitTime):
+	}
 }
 
 // died explains a keeper that hung up, by what it logged last.
