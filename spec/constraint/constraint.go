@@ -79,10 +79,38 @@ func ParseRelation(s string) (Relation, error) {
 		}
 		r.Constraints = append(r.Constraints, c)
 	}
-	if !satisfiable(r.Constraints) {
+	distinct := distinct(r.Constraints)
+	if len(distinct) > maxConstraints {
+		return Relation{}, fmt.Errorf("%q and so on: more than %d different constraints", s[:end], maxConstraints)
+	}
+	ok, known := satisfiable(distinct)
+	if !known {
+		return Relation{}, fmt.Errorf("%q: too many constraints of too odd versions to tell whether any version meets them", s[:end])
+	}
+	if !ok {
 		return Relation{}, fmt.Errorf("%q: %w", s, ErrUnsatisfiable)
 	}
 	return r, nil
+}
+
+// maxConstraints bounds the search for a version that meets them all. Two say
+// what a range is.
+const maxConstraints = 64
+
+// distinct returns cs without repetitions.
+func distinct(cs []Constraint) []Constraint {
+	if len(cs) < 2 {
+		return cs
+	}
+	out := make([]Constraint, 0, len(cs))
+	seen := make(map[Constraint]bool, len(cs))
+	for _, c := range cs {
+		if !seen[c] {
+			seen[c] = true
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func parseConstraint(s string) (Constraint, error) {
