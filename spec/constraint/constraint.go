@@ -97,17 +97,20 @@ func ParseRelation(s string) (Relation, error) {
 // what a range is.
 const maxConstraints = 64
 
-// distinct returns cs without repetitions.
+// distinct returns cs without repetitions if there are more than enough of them.
 func distinct(cs []Constraint) []Constraint {
-	if len(cs) < 2 {
+	if len(cs) <= maxConstraints {
 		return cs
 	}
-	out := make([]Constraint, 0, len(cs))
-	seen := make(map[Constraint]bool, len(cs))
+	out := make([]Constraint, 0, maxConstraints+1)
+	seen := make(map[Constraint]bool, maxConstraints+1)
 	for _, c := range cs {
 		if !seen[c] {
 			seen[c] = true
 			out = append(out, c)
+		}
+		if len(out) > maxConstraints {
+			break
 		}
 	}
 	return out

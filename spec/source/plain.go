@@ -170,7 +170,6 @@ func (p *plainParser) block(indent, parent, depth int) *Node {
 	case '|':
 		return p.literal(parent)
 	}
-	pos := p.here(p.at)
 	n := p.scalar(false)
 	if p.bad {
 		return n
@@ -178,7 +177,10 @@ func (p *plainParser) block(indent, parent, depth int) *Node {
 	end := p.at
 	p.spaces()
 	if p.peek() == ':' && p.blank(p.at+1) {
-		return p.mapping(n, pos, indent, depth)
+		key, kind := n.Text, n.Kind
+		n.Kind, n.Text, n.spelled = Object, "", false
+		p.members(n, key, kind, indent, depth)
+		return n
 	}
 	p.at = end // a comment needs a blank before it
 	p.endLine()
@@ -225,13 +227,14 @@ func (p *plainParser) list(indent, depth int) *Node {
 	return n
 }
 
-// mapping reads a mapping whose first key has been read and whose colon is here.
-func (p *plainParser) mapping(key *Node, pos Position, indent, depth int) *Node {
-	n := p.new()
-	n.Kind, n.Pos = Object, pos
+// members reads the members of n, whose first key has been read and whose colon
+// is here.
+func (p *plainParser) members(n *Node, key string, kind Kind, indent, depth int) {
+	pos := n.Pos
 	for !p.bad {
-		if key.Kind != Text && key.Kind != Number && key.Kind != Boolean || key.Text == "<<" || len(key.Text) > maxPlainKey {
-			return p.fail()
+		if !plainKey(key, kind) {
+			p.bad = true
+			return
 		}
 		p.at++
 		p.spaces()
@@ -242,13 +245,14 @@ func (p *plainParser) mapping(key *Node, pos Position, indent, depth int) *Node 
 			i := p.next()
 			switch {
 			case p.bad:
-				return n
+				return
 			case i > indent:
 				child = p.block(i, indent, depth+1)
 			case i == indent && p.dash():
 				child = p.list(indent, depth+1)
 			default:
-				return p.fail() // an empty value
+				p.bad = true // an empty value
+				return
 			}
 		case c == '[' || c == '{':
 			child = p.flow(depth + 1)
@@ -256,37 +260,37 @@ func (p *plainParser) mapping(key *Node, pos Position, indent, depth int) *Node 
 		case c == '|':
 			child = p.literal(indent)
 		case c == '-' && p.dash():
-			return p.fail()
+			p.bad = true
+			return
 		default:
 			child = p.scalar(false)
 			p.endLine()
 		}
 		if p.bad {
-			return n
+			return
 		}
-		child.Key, child.KeyPos = key.Text, pos
+		child.Key, child.KeyPos = key, pos
 		n.add(child)
 		i := p.next()
-		if i > indent {
-			return p.fail()
-		}
 		if i < indent {
 			p.at = p.bol
-			break
+			return
 		}
-		if p.dash() {
-			return p.fail()
+		if i > indent || p.dash() {
+			p.bad = true
+			return
 		}
 		pos = p.here(p.at)
-		if key = p.scalar(false); p.bad {
-			return n
-		}
+		key, kind = p.text(false)
 		p.spaces()
 		if p.peek() != ':' || !p.blank(p.at+1) {
-			return p.fail()
+			p.bad = true
 		}
 	}
-	return n
+}
+
+func plainKey(s string, kind Kind) bool {
+	return kind != Null && s != "<<" && len(s) <= maxPlainKey
 }
 
 // flow reads a flow collection that begins and ends on this line.
@@ -307,12 +311,12 @@ func (p *plainParser) flow(depth int) *Node {
 		return n
 	}
 	for !p.bad {
-		var key *Node
+		var key string
 		var pos Position
 		if n.Kind == Object {
+			var kind Kind
 			pos = p.here(p.at)
-			key = p.scalar(true)
-			if p.bad || key.Kind == Null || key.Text == "<<" || len(key.Text) > maxPlainKey {
+			if key, kind = p.text(true); p.bad || !plainKey(key, kind) {
 				return p.fail()
 			}
 			p.spaces()
@@ -331,9 +335,7 @@ func (p *plainParser) flow(depth int) *Node {
 		if p.bad {
 			return n
 		}
-		if key != nil {
-			child.Key, child.KeyPos = key.Text, pos
-		}
+		child.Key, child.KeyPos = key, pos
 		n.add(child)
 		p.spaces()
 		switch p.peek() {
@@ -357,29 +359,26 @@ func (p *plainParser) scalar(flow bool) *Node {
 	}
 	n := p.new()
 	n.Pos = p.here(p.at)
+	n.Text, n.Kind = p.text(flow)
+	n.spelled = n.Kind == Number
+	return n
+}
+
+// text reads the text of a scalar on this line, and says what it is.
+func (p *plainParser) text(flow bool) (string, Kind) {
 	switch p.peek() {
 	case '"':
-		n.Kind = Text
-		n.Text = p.double()
-		return n
+		return p.double(), Text
 	case '\'':
-		n.Kind = Text
-		n.Text = p.single()
-		return n
+		return p.single(), Text
 	}
-	n.Text = p.plain(flow)
+	s := p.plain(flow)
 	if p.bad {
-		return n
+		return "", 0
 	}
-	switch kind := kindOf(n.Text); kind {
-	case 0:
-		return p.fail()
-	case Number:
-		n.Kind, n.spelled = Number, true
-	default:
-		n.Kind = kind
-	}
-	return n
+	kind := kindOf(s)
+	p.bad = kind == 0
+	return s, kind
 }
 
 // plain returns the plain scalar that begins here, and ends behind it.
