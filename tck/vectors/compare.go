@@ -52,6 +52,12 @@ func compareErrors(want, got map[string]any) bool {
 		if k == "error" || k == "ok" && w == true && !failed {
 			continue
 		}
+		if k == "ssh" {
+			if !sameAgents(w, got[k]) {
+				return false
+			}
+			continue
+		}
 		if !subset(w, got[k]) {
 			return false
 		}
@@ -153,7 +159,7 @@ func compareSurface(want, got map[string]any) bool {
 	for k, w := range want {
 		switch k {
 		case "widenings":
-			if !samePairs(w, got[k]) {
+			if !samePairs(w, got[k]) && !(categoriesOnly(w) && sameSet(w, got["categories"])) {
 				return false
 			}
 		case "categories", "fields":
@@ -167,6 +173,12 @@ func compareSurface(want, got map[string]any) bool {
 		}
 	}
 	return true
+}
+
+// categoriesOnly reports whether a list of widenings leaves the details out.
+func categoriesOnly(want any) bool {
+	list, _ := want.([]any)
+	return len(list) > 0 && !slices.ContainsFunc(list, func(e any) bool { _, ok := e.(string); return !ok })
 }
 
 func sameSet(want, got any) bool { return slices.Equal(sorted(want), sorted(got)) }
