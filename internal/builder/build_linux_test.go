@@ -148,12 +148,16 @@ func (b *bench) writeBase(busybox []byte) {
 		}
 		io.WriteString(w, data)
 	}
-	for _, d := range []string{"bin", "etc", "tmp", "var", "var/lib", "var/lib/dpkg", "home"} {
+	for _, d := range []string{"bin", "etc", "tmp", "var", "var/lib", "var/lib/dpkg", "home", "etc/ssl", "etc/ssl/certs", "usr", "usr/bin"} {
 		add(tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, string(busybox))
 	for _, a := range []string{"sh", "cat", "echo", "sleep", "chown", "ls", "mkdir", "touch", "wget", "nc", "date", "env", "true", "false", "id"} {
 		add(tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, "")
+	}
+	// What content may assume of a base; none of it is run here.
+	for _, f := range []string{"bin/bash", "usr/bin/git", "etc/ssl/certs/ca-certificates.crt"} {
+		add(tar.Header{Name: f, Typeflag: tar.TypeReg, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, "root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n")
 	add(tar.Header{Name: "var/lib/dpkg/status", Typeflag: tar.TypeReg, Mode: 0o644}, dpkgStatus)
@@ -446,7 +450,7 @@ func TestMixinsWithLinksToNowhereAreWarnedAbout(t *testing.T) {
 	dir := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n",
 		"hello.dockerfile": "FROM kitbox.local/base:1 AS make\nUSER root\nRUN mkdir -p /out/opt && touch /out/opt/there && cd /out/opt && /bin/busybox ln -s gone bad && /bin/busybox ln -s there good && /bin/busybox ln -s /bin/sh base\nFROM scratch\nCOPY --from=make /out/ /\n"})
 	told := fmt.Sprint(b.mustBuild(builder.Request{Context: dir}).Warnings)
-	if !strings.Contains(told, `/opt/bad to "gone"`) || strings.Contains(told, "/opt/good") || strings.Contains(told, "/opt/base") {
+	if !strings.Contains(told, `/opt/bad: leads to "gone"`) || strings.Contains(told, "/opt/good") || strings.Contains(told, "/opt/base") {
 		t.Errorf("told: %s", told)
 	}
 }
@@ -529,6 +533,14 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		"a mixin that takes all homes": {
 			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n", "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN chown 1000 /home\n"},
 			file:  "hello.yaml", line: 2, has: []string{"/home belong to user 1000"}, err: kiterr.ErrRefused,
+		},
+		"a user nobody knows": { // this and the next are the artifact suite's
+			files: map[string]string{"hello.yaml": workload + "capabilities:\n  - type: com.docker.sandbox/sbx@1\n", "hello.dockerfile": "FROM kitbox.local/base:1\nUSER ghost\nENV BASH_ENV=/etc/passwd\nCMD [\"sh\"]\n"},
+			file:  "hello.yaml", line: 3, has: []string{"ghost", "sbx@1/user-resolves-in-passwd", "kit-tck validate"}, err: kiterr.ErrRefused,
+		},
+		"a skill without content": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /opt/s}\n", "hello.dockerfile": "FROM scratch\nCOPY x /opt/s/x\n", "x": ""},
+			file:  "hello.yaml", has: []string{"/opt/s/SKILL.md", "agent-skill@1/content-present"}, err: kiterr.ErrRefused,
 		},
 		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
 	} {

@@ -19,6 +19,7 @@ import (
 	"github.com/moby/buildkit/solver/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -75,6 +76,29 @@ func frontendImage(t *testing.T, name string) (dir string, d digest.Digest) {
 	}
 	said, _, _ := strings.Cut(string(out), "\n")
 	return filepath.Join(dir, "images"), digest.Digest(said)
+}
+
+// frontendLayout is a layout with the image of kit-frontend, shared by the tests
+// of this package.
+func (b *bench) frontendLayout() (dir string, d digest.Digest) {
+	b.Helper()
+	out := filepath.Dir(program(b.T, "../../cmd/kit-frontend"))
+	dir = filepath.Join(out, "images")
+	if _, err := os.Stat(dir); err != nil {
+		made, _ := frontendImage(b.T, "")
+		if err := os.Rename(made, dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s, err := layout.Open(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	desc, err := s.Resolve(b.Context(), "kitbox.local/sandbox-kit:3")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return dir, desc.Digest
 }
 
 // a registry on the loopback; it is gone when the test ends.
@@ -134,7 +158,11 @@ func TestThreeWaysToBuildMakeOneImage(t *testing.T) {
 	b := newBench(t)
 	host := newRegistry(t)
 	syntax := host + "/kits/sandbox-kit:3"
-	dir, d := frontendImage(t, syntax)
+	dir, d := b.frontendLayout()
+	fetcher := &fetch.Fetcher{Home: filepath.Dir(dir)}
+	if got, err := fetcher.Push(t.Context(), "kitbox.local/sandbox-kit:3", syntax); err != nil || got != d {
+		t.Fatalf("push: %s, %v", got, err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for name := range forms {
@@ -175,8 +203,9 @@ func TestThreeWaysToBuildMakeOneImage(t *testing.T) {
 
 // TestTheFrontendImageNeedsNoNetwork is what its label promises BuildKit.
 func TestTheFrontendImageNeedsNoNetwork(t *testing.T) {
-	dir, d := frontendImage(t, "")
-	again, e := frontendImage(t, "")
+	dir, d := newBench(t).frontendLayout()
+	// Made once more, and pushed, it is the same.
+	again, e := frontendImage(t, newRegistry(t)+"/kits/sandbox-kit:3")
 	if d != e || dir == again {
 		t.Errorf("one program, two images: %s and %s", d, e)
 	}
@@ -201,7 +230,7 @@ func TestTheFrontendImageNeedsNoNetwork(t *testing.T) {
 // ours get to show: the file, the lines and an excerpt.
 func TestBuildKitShowsWhereAnErrorIs(t *testing.T) {
 	b := newBench(t)
-	dir, d := frontendImage(t, "")
+	dir, d := b.frontendLayout()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	const head = "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: workload\nprovides: [\"hello@1.0.0\"]\n"
