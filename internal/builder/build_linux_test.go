@@ -968,6 +968,29 @@ func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(elsewhere, "blobs", "sha256", res.Digest.Encoded())); err != nil {
 		t.Error(err)
 	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("unix", short)
+			if err != nil {
+				c.Close()
+				return
+			}
+			go func() { io.Copy(to, c); to.Close() }()
+			go func() { io.Copy(c, to); c.Close() }()
+		}
+	}()
+	if again := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "tcp://" + l.Addr().String(), Layout: elsewhere}); again.Digest != res.Digest {
+		t.Errorf("over TCP: %s, over a socket: %s", again.Digest, res.Digest)
+	}
 	if _, err := b.build(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix:///nowhere.sock"}); err == nil || !strings.Contains(err.Error(), "unix:///nowhere.sock") {
 		t.Errorf("error = %v, want one that names the address", err)
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 	"github.com/kitbox-dev/kitbox/tck"
 	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
@@ -28,6 +30,8 @@ type Finding = rule.Finding
 // A Report is the judgement of one artifact. Verdicts has one entry for every
 // statement that was looked at, in the order of the rules.
 type Report struct {
+	Version   string        `json:"version"` // of the suite
+	Revision  string        `json:"revision,omitzero"`
 	Ref       string        `json:"ref"`
 	Digest    digest.Digest `json:"digest"`
 	Kind      string        `json:"kind,omitzero"`
@@ -53,7 +57,7 @@ func (r *Report) OK() bool { return r.Tally.Failed == 0 }
 // could not be judged.
 func Judge(ctx context.Context, a *Artifact) (*Report, error) {
 	s := &rule.Subject{Index: a.Index, Partial: a.Partial}
-	r := &Report{Ref: a.Ref, Digest: a.Root.Digest}
+	r := &Report{Version: tck.Version, Revision: tck.Revision, Ref: a.Ref, Digest: a.Root.Digest}
 	var err error
 	for _, im := range a.Images {
 		i := &rule.Image{Platform: im.Platform, Descriptor: im.Descriptor, Manifest: im.Manifest, Config: im.Config}
@@ -65,6 +69,11 @@ func Judge(ctx context.Context, a *Artifact) (*Report, error) {
 		}
 		s.Images = append(s.Images, i)
 		r.Platforms = append(r.Platforms, im.Platform)
+	}
+	if text, _ := annotation.Discover(nil, a.Images[0].Manifest.Annotations); text != "" {
+		if doc, err := spec.DecodePublished([]byte(text)); err == nil {
+			s.Listed = a.listed(ctx, doc.Kits, a.options)
+		}
 	}
 	j := rule.Judge(s)
 	r.Kind, r.Findings, r.Verdicts = j.Kind, j.Findings, j.Verdicts

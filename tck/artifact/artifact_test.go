@@ -53,6 +53,7 @@ func TestGoodKitsPass(t *testing.T) {
 		"workload": {images: []*built{workload(t, "amd64")}},
 		"mixin":    {images: []*built{mixin(t)}},
 		"set":      {images: []*built{set(t)}},
+		"kits":     withKits(t),
 		"two":      twice(t),
 	} {
 		r := judge(t, p, "")
@@ -137,6 +138,19 @@ func TestCommands(t *testing.T) {
 	var r artifact.Report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || len(r.Findings) != 1 || r.Findings[0].Section != "§10" || r.Tally.Failed != 1 {
 		t.Errorf("%v: %s", err, &out)
+	}
+	if r.Version != "dev" {
+		t.Errorf("the report is of version %q", r.Version)
+	}
+	for _, c := range []struct {
+		p    product
+		code int
+		want string
+	}{{product{images: []*built{workload(t, "amd64")}}, 0, "FROM base\n"}, {product{images: []*built{mixin(t)}}, 3, ""}} {
+		var recipe, errs bytes.Buffer
+		if code := artifact.Inspect(t.Context(), []string{"kit", "--layout", c.p.write(t), "--dockerfile"}, &recipe, &errs); code != c.code || recipe.String() != c.want {
+			t.Errorf("inspect --dockerfile: %d, %q, %s", code, recipe.String(), &errs)
+		}
 	}
 	out.Reset()
 	if code := artifact.Inspect(t.Context(), []string{"kit", "--layout", good}, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "\n  \"kind\": \"mixin\"") {

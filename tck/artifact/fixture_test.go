@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -60,6 +62,9 @@ type product struct {
 	images []*built
 	index  map[string]string // annotations; used if there are several images
 	root   func(*ocispec.Index)
+
+	// kits are other images of the layout, which images[0], a set, lists.
+	kits []*built
 }
 
 // published returns the published form of a descriptor and its annotations.
@@ -104,7 +109,7 @@ func (p product) write(t testing.TB) string {
 		return b
 	}
 	var ds []ocispec.Descriptor
-	for _, im := range p.images {
+	one := func(im *built) ocispec.Descriptor {
 		cfg := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: im.arch}, Config: im.config}
 		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: im.annotations}
 		for n, l := range im.layers {
@@ -135,7 +140,15 @@ func (p product) write(t testing.TB) string {
 		}
 		d := put(ocispec.MediaTypeImageManifest, encode(m))
 		d.Platform = &ocispec.Platform{OS: "linux", Architecture: im.arch}
-		ds = append(ds, d)
+		return d
+	}
+	for n, k := range p.kits {
+		pin := fmt.Sprintf("sha256:%064d", n+1) // as set has it
+		text := strings.Replace(p.images[0].annotations[annotation.Descriptor], pin, one(k).Digest.String(), 1)
+		p.images[0].describe(t, "both", text)
+	}
+	for _, im := range p.images {
+		ds = append(ds, one(im))
 	}
 	top := ds[0]
 	if len(ds) > 1 {
@@ -266,6 +279,14 @@ func set(t testing.TB) *built {
 	im.layers = append(append(w.layers, m.layers...), []file{{}})
 	im.describe(t, "both", string(text))
 	return im
+}
+
+// withKits is a set in one layout with its Kits.
+func withKits(t testing.TB) product {
+	t.Helper()
+	w, m := workload(t, "amd64"), mixin(t)
+	m.describe(t, "m", memberText)
+	return product{images: []*built{set(t)}, kits: []*built{w, m}}
 }
 
 // twice is a workload of two platforms.

@@ -187,6 +187,16 @@ var spoilers = []struct {
 	{"SPEC-v3 §9.5/capabilities-merged", "a file with another content", respell(`"content":"x"`, `"content":"y"`)},
 	{"SPEC-v3 §9.5/capabilities-merged", "what became optional", respell(`{"type":"com.docker.sandbox/port@1",`, `{"optional":true,"type":"com.docker.sandbox/port@1",`)},
 	{"SPEC-v3 §9.5/capabilities-merged", "Kits with one file", restage(1, `"capabilities":[`, `"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"files":[{"path":"/f","content":"z"}]}},`)},
+	{"SPEC-v3 §9.5/layers-preserved", "a layer left out", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers = slices.Delete(p.images[0].layers, 2, 3)
+		return p
+	}},
+	{"SPEC-v3 §9.5/layers-preserved", "a layer between", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers = slices.Insert(p.images[0].layers, 1, []file{reg("opt/x", "")})
+		return p
+	}},
 	{"SPEC-v3 §9.5/capability-name-first", "another label", respell(`"name":"Net"`, `"name":"Web"`)},
 	{"SPEC-v3 §7.1.1/publishing", "a group that became required", respell(`{"group":{"optional":true,`, `{"group":{`)},
 	{"SPEC-v3 §7.1.1/provenance", "a Kit that is not listed", respell(`{"kit":"r.example/m:1","path":"capabilities[2]"}`, `{"kit":"r.example/o:1","path":"capabilities[2]"}`)},

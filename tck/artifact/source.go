@@ -30,6 +30,7 @@ type Options struct {
 	Layout    string // an OCI image layout directory; empty: a registry
 	PlainHTTP bool   // for a registry that is not on this machine; there it is the rule
 	Platform  string // os/arch or os/arch/variant; empty: all
+	Kits      bool   // read the manifests of the Kits that a set lists, from their registries
 }
 
 const (
@@ -62,6 +63,7 @@ type Artifact struct {
 	Partial bool
 
 	blobs    content.Fetcher
+	options  Options
 	unpacked int64 // bytes of all layers read so far
 }
 
@@ -80,7 +82,7 @@ func Open(ctx context.Context, ref string, o Options) (*Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Artifact{Ref: ref, Root: root, blobs: blobs}
+	a := &Artifact{Ref: ref, Root: root, blobs: blobs, options: o}
 	switch root.MediaType {
 	case ocispec.MediaTypeImageIndex, dockerIndex:
 		a.Index = new(ocispec.Index)

@@ -11,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/agentcontext"
 	"github.com/kitbox-dev/kitbox/capability/sbx"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -76,6 +77,22 @@ func (j *judge) own(im *Image) string {
 		}
 	}
 	return ""
+}
+
+// Recipe returns where the Kit with these annotations stages its own recipe, or
+// "" if it stages none.
+func Recipe(annotations map[string]string, v tree.View) string {
+	doc, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor]))
+	if err != nil {
+		return ""
+	}
+	j := &judge{doc: doc}
+	stem := j.own(&Image{Files: v})
+	name := path.Join(content.StageRoot, stem, content.StagedRecipe)
+	if e, ok := v.At(name); stem == "" || !ok || e.Kind != tree.File {
+		return ""
+	}
+	return name
 }
 
 func (j *judge) staged() {

@@ -43,6 +43,10 @@ type Subject struct {
 	// only, there are no layers, and rules about those are not applied.
 	Draft bool
 
+	// Listed has the Kits that a set lists, by the digest that it pins, as far
+	// as their manifests are known.
+	Listed map[string][]Listed
+
 	// Broken is what is wrong with layers that could not be read to their end,
 	// or are not what they should be.
 	Broken []Finding
@@ -112,6 +116,7 @@ type judge struct {
 	rule     *rule
 	findings []Finding // of the rule
 	skipped  string
+	waived   string
 	out      *Judgement
 }
 
@@ -141,6 +146,9 @@ func (j *judge) failBy(id string, im *Image, at, format string, args ...any) {
 // skip says why the current rule does not concern the artifact.
 func (j *judge) skip(why string) { j.skipped = why }
 
+// waive says why the current rule cannot be judged, if nothing else is wrong.
+func (j *judge) waive(why string) { j.waived = why }
+
 // section returns what a statement's id says about where it stands.
 func section(id string) string {
 	s, _, _ := strings.Cut(strings.TrimPrefix(id, "SPEC-v3 "), "/")
@@ -149,7 +157,7 @@ func section(id string) string {
 
 // run judges by one rule and gives a verdict for each statement it reported.
 func (j *judge) run(ru *rule) {
-	j.rule, j.findings, j.skipped = ru, nil, ""
+	j.rule, j.findings, j.skipped, j.waived = ru, nil, "", ""
 	switch {
 	case ru.waived != "":
 		j.out.Verdicts = append(j.out.Verdicts, tck.Verdict{Statement: ru.id, Check: ru.check, Outcome: tck.Waived, Message: ru.waived})
@@ -179,8 +187,12 @@ func (j *judge) run(ru *rule) {
 		return v
 	}
 	own := verdict(ru.id)
-	if own.Outcome == tck.Pass && j.skipped != "" {
+	switch {
+	case own.Outcome != tck.Pass:
+	case j.skipped != "":
 		own.Outcome, own.Message = tck.Skipped, j.skipped
+	case j.waived != "":
+		own.Outcome, own.Message = tck.Waived, j.waived
 	}
 	j.out.Verdicts = append(j.out.Verdicts, own)
 	seen := []string{ru.id}

@@ -91,7 +91,7 @@ func init() {
 		{id: "SPEC-v3 §9.5/capability-name-first", check: "merged entries keep their labels", needs: files, judge: (*judge).setLabels},
 		{id: "SPEC-v3 §7.1.1/publishing", check: "a set keeps the groups of its Kits", needs: files, judge: (*judge).setGroups},
 		{id: "SPEC-v3 §7.1.1/provenance", check: "entries of a set say which Kit they come from", needs: files, judge: (*judge).setProvenance},
-		{id: "SPEC-v3 §9.5/layers-preserved", check: "a set keeps the layers of its Kits", waived: "the layers of the listed Kits are not part of the artifact"},
+		{id: "SPEC-v3 §9.5/layers-preserved", check: "a set keeps the layers of its Kits", needs: readable, exported: true, judge: (*judge).preserved},
 		{id: "acp@1/optional-for-compatibility", check: "agent protocols are optional", needs: readable, judge: (*judge).acpOptional},
 		{id: "privileged@1/description-says-why", check: "privileged says why", needs: readable, judge: (*judge).linted},
 		{id: "resources@1/workload-owns-declaration", check: "only workloads declare resources", needs: readable, judge: (*judge).linted},
