@@ -242,16 +242,19 @@ func TestBuildKitShowsWhereAnErrorIs(t *testing.T) {
 		text  string   // in the error
 		shown []string // in the excerpt
 	}{
-		"an unknown key":    {map[string]string{"hello.yaml": head + "entrypoint: [sh]\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 5, "entrypoint", []string{">>> entrypoint: [sh]"}},
-		"a tab":             {map[string]string{"hello.yaml": head + "capabilities:\n\t- x\n"}, "hello.yaml", builder.Request{}, 6, "hello.yaml:6", []string{"   6 | >>>"}},
-		"a value":           {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/volume@1\n    config: {path: data}\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 7, "path", []string{">>>     config: {path: data}"}},
-		"an argument":       {map[string]string{"hello.yaml": head + "args:\n  n: {default: \"1\", pattern: \"[0-9]+\", buildArg: N}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nRUN false\n"}, "hello.yaml", builder.Request{Args: map[string]string{"n": "x"}}, 5, "pattern", []string{">>> args:"}},
-		"a recipe's syntax": {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"}, "hello.dockerfile", builder.Request{}, 2, "RUNN", []string{">>> RUNN true"}},
-		"a recipe's step":   {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "hello.dockerfile", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
-		"an inline step":    {map[string]string{"hello.yaml": head + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n"}, "hello.yaml", builder.Request{}, 8, "exit code: 1", []string{">>>   RUN false"}},
-		"a comment's key":   {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   nmae: x\nFROM kitbox.local/base:1\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 5, "nmae", []string{">>> #   nmae: x"}},
-		"a comment's step":  {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 8, "exit code: 1", []string{">>> RUN false"}},
-		"nothing to launch": {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\n"}, "hello.yaml", builder.Request{}, 3, "ENTRYPOINT", []string{">>> kind: workload"}},
+		"an unknown key":         {map[string]string{"hello.yaml": head + "entrypoint: [sh]\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 5, "entrypoint", []string{">>> entrypoint: [sh]"}},
+		"a tab":                  {map[string]string{"hello.yaml": head + "capabilities:\n\t- x\n"}, "hello.yaml", builder.Request{}, 6, "hello.yaml:6", []string{"   6 | >>>"}},
+		"a value":                {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/volume@1\n    config: {path: data}\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 7, "path", []string{">>>     config: {path: data}"}},
+		"an argument":            {map[string]string{"hello.yaml": head + "args:\n  n: {default: \"1\", pattern: \"[0-9]+\", buildArg: N}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nRUN false\n"}, "hello.yaml", builder.Request{Args: map[string]string{"n": "x"}}, 5, "pattern", []string{">>> args:"}},
+		"a recipe's syntax":      {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"}, "hello.dockerfile", builder.Request{}, 2, "RUNN", []string{">>> RUNN true"}},
+		"a recipe's step":        {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "hello.dockerfile", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
+		"an inline step":         {map[string]string{"hello.yaml": head + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n"}, "hello.yaml", builder.Request{}, 8, "exit code: 1", []string{">>>   RUN false"}},
+		"a comment's key":        {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   nmae: x\nFROM kitbox.local/base:1\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 5, "nmae", []string{">>> #   nmae: x"}},
+		"a comment's step":       {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 8, "exit code: 1", []string{">>> RUN false"}},
+		"a named recipe's":       {map[string]string{"hello.yaml": head + "dockerfile: sub/Recipe\n", "sub/Recipe": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "sub/Recipe", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
+		"a second syntax line's": {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\n# syntax=docker/dockerfile:1\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 9, "exit code: 1", []string{">>> RUN false"}},
+		"a rule of the suite":    {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /s}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nCMD [\"sh\"]\n"}, "hello.yaml", builder.Request{}, 3, "agent-skill@1/content-present", []string{">>> kind: workload"}},
+		"nothing to launch":      {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\n"}, "hello.yaml", builder.Request{}, 3, "ENTRYPOINT", []string{">>> kind: workload"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &bench{t, b.home}
