@@ -445,6 +445,15 @@ func TestWhatIsBuiltPassesTheArtifactSuite(t *testing.T) {
 	}
 }
 
+func TestWhatTheSuiteWarnsOfNamesTheLine(t *testing.T) {
+	b := newBench(t)
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{
+		"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/privileged@1\n    description: to mount\n  - type: com.docker.sandbox/acp@1\n    config: {agent: a, command: a}\n"})})
+	if len(res.Warnings) != 1 || res.Warnings[0].File != "hello.yaml" || res.Warnings[0].Line != 7 || !strings.Contains(res.Warnings[0].Message, "acp@1/optional-for-compatibility") {
+		t.Errorf("warnings: %+v", res.Warnings)
+	}
+}
+
 func TestMixinsWithLinksToNowhereAreWarnedAbout(t *testing.T) {
 	b := newBench(t)
 	dir := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n",

@@ -52,11 +52,19 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 		if f.Platform != "" {
 			text = f.Platform + ": " + text
 		}
+		// Publishing moves no entry, so that paths are the author's.
+		place := spec.Diagnostic{Severity: spec.Warning, Path: f.At, Message: text + " [" + f.Statement + "]"}
+		if key := topKey(f.At); k.lineOfKey(key) > 0 && strings.HasPrefix(f.At, key) {
+			place = k.doc.Place(place)
+		} else {
+			place.Line = k.lineOfKey(key)
+		}
 		if f.Outcome == tck.Fail {
-			return k.fault(topKey(f.At), text, "kit-tck validate would refuse the image", f.Statement)
+			return k.faultAt(place.Line, place.Message, "kit-tck validate would refuse the image")
 		}
 		if !k.said(f) {
-			warnings = append(warnings, spec.Diagnostic{Severity: spec.Warning, Message: text + " [" + f.Statement + "]"})
+			place.Path = "" // the message has it
+			warnings = append(warnings, place)
 		}
 	}
 	k.warn(ctx, warnings)
