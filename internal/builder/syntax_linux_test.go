@@ -19,6 +19,7 @@ import (
 	"github.com/moby/buildkit/solver/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -75,6 +76,29 @@ func frontendImage(t *testing.T, name string) (dir string, d digest.Digest) {
 	}
 	said, _, _ := strings.Cut(string(out), "\n")
 	return filepath.Join(dir, "images"), digest.Digest(said)
+}
+
+// frontendLayout is a layout with the image of kit-frontend, shared by the tests
+// of this package.
+func (b *bench) frontendLayout() (dir string, d digest.Digest) {
+	b.Helper()
+	out := filepath.Dir(program(b.T, "../../cmd/kit-frontend"))
+	dir = filepath.Join(out, "images")
+	if _, err := os.Stat(dir); err != nil {
+		made, _ := frontendImage(b.T, "")
+		if err := os.Rename(made, dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s, err := layout.Open(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	desc, err := s.Resolve(b.Context(), "kitbox.local/sandbox-kit:3")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return dir, desc.Digest
 }
 
 // a registry on the loopback; it is gone when the test ends.
@@ -134,7 +158,11 @@ func TestThreeWaysToBuildMakeOneImage(t *testing.T) {
 	b := newBench(t)
 	host := newRegistry(t)
 	syntax := host + "/kits/sandbox-kit:3"
-	dir, d := frontendImage(t, syntax)
+	dir, d := b.frontendLayout()
+	fetcher := &fetch.Fetcher{Home: filepath.Dir(dir)}
+	if got, err := fetcher.Push(t.Context(), "kitbox.local/sandbox-kit:3", syntax); err != nil || got != d {
+		t.Fatalf("push: %s, %v", got, err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for name := range forms {
@@ -175,8 +203,9 @@ func TestThreeWaysToBuildMakeOneImage(t *testing.T) {
 
 // TestTheFrontendImageNeedsNoNetwork is what its label promises BuildKit.
 func TestTheFrontendImageNeedsNoNetwork(t *testing.T) {
-	dir, d := frontendImage(t, "")
-	again, e := frontendImage(t, "")
+	dir, d := newBench(t).frontendLayout()
+	// Made once more, and pushed, it is the same.
+	again, e := frontendImage(t, newRegistry(t)+"/kits/sandbox-kit:3")
 	if d != e || dir == again {
 		t.Errorf("one program, two images: %s and %s", d, e)
 	}
@@ -201,7 +230,7 @@ func TestTheFrontendImageNeedsNoNetwork(t *testing.T) {
 // ours get to show: the file, the lines and an excerpt.
 func TestBuildKitShowsWhereAnErrorIs(t *testing.T) {
 	b := newBench(t)
-	dir, d := frontendImage(t, "")
+	dir, d := b.frontendLayout()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	const head = "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: workload\nprovides: [\"hello@1.0.0\"]\n"
@@ -213,16 +242,19 @@ func TestBuildKitShowsWhereAnErrorIs(t *testing.T) {
 		text  string   // in the error
 		shown []string // in the excerpt
 	}{
-		"an unknown key":    {map[string]string{"hello.yaml": head + "entrypoint: [sh]\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 5, "entrypoint", []string{">>> entrypoint: [sh]"}},
-		"a tab":             {map[string]string{"hello.yaml": head + "capabilities:\n\t- x\n"}, "hello.yaml", builder.Request{}, 6, "hello.yaml:6", []string{"   6 | >>>"}},
-		"a value":           {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/volume@1\n    config: {path: data}\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 7, "path", []string{">>>     config: {path: data}"}},
-		"an argument":       {map[string]string{"hello.yaml": head + "args:\n  n: {default: \"1\", pattern: \"[0-9]+\", buildArg: N}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nRUN false\n"}, "hello.yaml", builder.Request{Args: map[string]string{"n": "x"}}, 5, "pattern", []string{">>> args:"}},
-		"a recipe's syntax": {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"}, "hello.dockerfile", builder.Request{}, 2, "RUNN", []string{">>> RUNN true"}},
-		"a recipe's step":   {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "hello.dockerfile", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
-		"an inline step":    {map[string]string{"hello.yaml": head + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n"}, "hello.yaml", builder.Request{}, 8, "exit code: 1", []string{">>>   RUN false"}},
-		"a comment's key":   {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   nmae: x\nFROM kitbox.local/base:1\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 5, "nmae", []string{">>> #   nmae: x"}},
-		"a comment's step":  {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 8, "exit code: 1", []string{">>> RUN false"}},
-		"nothing to launch": {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\n"}, "hello.yaml", builder.Request{}, 3, "ENTRYPOINT", []string{">>> kind: workload"}},
+		"an unknown key":         {map[string]string{"hello.yaml": head + "entrypoint: [sh]\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 5, "entrypoint", []string{">>> entrypoint: [sh]"}},
+		"a tab":                  {map[string]string{"hello.yaml": head + "capabilities:\n\t- x\n"}, "hello.yaml", builder.Request{}, 6, "hello.yaml:6", []string{"   6 | >>>"}},
+		"a value":                {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/volume@1\n    config: {path: data}\n", "hello.dockerfile": recipe}, "hello.yaml", builder.Request{}, 7, "path", []string{">>>     config: {path: data}"}},
+		"an argument":            {map[string]string{"hello.yaml": head + "args:\n  n: {default: \"1\", pattern: \"[0-9]+\", buildArg: N}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nRUN false\n"}, "hello.yaml", builder.Request{Args: map[string]string{"n": "x"}}, 5, "pattern", []string{">>> args:"}},
+		"a recipe's syntax":      {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nRUNN true\n"}, "hello.dockerfile", builder.Request{}, 2, "RUNN", []string{">>> RUNN true"}},
+		"a recipe's step":        {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "hello.dockerfile", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
+		"an inline step":         {map[string]string{"hello.yaml": head + "build: |\n  FROM kitbox.local/base:1\n  USER root\n  RUN false\n"}, "hello.yaml", builder.Request{}, 8, "exit code: 1", []string{">>>   RUN false"}},
+		"a comment's key":        {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   nmae: x\nFROM kitbox.local/base:1\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 5, "nmae", []string{">>> #   nmae: x"}},
+		"a comment's step":       {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 8, "exit code: 1", []string{">>> RUN false"}},
+		"a named recipe's":       {map[string]string{"hello.yaml": head + "dockerfile: sub/Recipe\n", "sub/Recipe": "FROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "sub/Recipe", builder.Request{}, 3, "exit code: 1", []string{">>> RUN false"}},
+		"a second syntax line's": {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\n# syntax=docker/dockerfile:1\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 9, "exit code: 1", []string{">>> RUN false"}},
+		"a rule of the suite":    {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /s}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nCMD [\"sh\"]\n"}, "hello.yaml", builder.Request{}, 3, "agent-skill@1/content-present", []string{">>> kind: workload"}},
+		"nothing to launch":      {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\n"}, "hello.yaml", builder.Request{}, 3, "ENTRYPOINT", []string{">>> kind: workload"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &bench{t, b.home}

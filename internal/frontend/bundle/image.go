@@ -122,10 +122,7 @@ func writePlatform(ctx context.Context, store *layout.Store, p program, s stamp)
 		return none, err
 	}
 	var zipped bytes.Buffer
-	z, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-	if err != nil {
-		return none, err
-	}
+	z := gzip.NewWriter(&zipped)
 	if _, err := z.Write(tarball); err != nil {
 		return none, err
 	}
