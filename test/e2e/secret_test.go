@@ -76,10 +76,6 @@ func secure(t *testing.T, names ...string) *service {
 }
 
 // last returns the header of the last request for a host and path.
-var began = time.Now()
-
-func lap(t *testing.T, what string) { t.Logf("%v %s", time.Since(began), what); began = time.Now() }
-
 func (s *service) last(t *testing.T, path string) http.Header {
 	t.Helper()
 	s.mu.Lock()
