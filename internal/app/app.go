@@ -29,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -89,9 +90,13 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
-		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:       attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
-		Rule:         egress.CheckRule,
+		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:  attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
+		Rule:    egress.CheckRule,
+		Domain: func(pattern string) error {
+			_, err := egress.ParseMatcher(pattern)
+			return err
+		},
 		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),

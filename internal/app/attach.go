@@ -18,10 +18,13 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/boundary/credential"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 )
 
 // namesFile remembers which name got which synthetic address, so that addresses
@@ -45,6 +48,7 @@ func certificate(ctx context.Context, dir string) (string, error) {
 type attacher struct {
 	authority string // directory of the home's authority
 	roots     string // file; empty: the system's alone
+	secrets   *vault.Vault
 }
 
 // leaf opens the authority when it is first needed: most sandboxes never do.
@@ -92,18 +96,30 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
+	presenter, err := a.presenter(p)
+	if err != nil {
+		return nil, err
+	}
 	names, err := openNames(filepath.Join(dir, namesFile))
 	if err != nil {
 		return nil, err
 	}
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
 		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: a.leaf(), Roots: roots})
+		Leaf: a.leaf(), Roots: roots, Presenter: presenter})
 	if err != nil {
 		names.close()
 		return nil, err
 	}
 	return boundary{b, names}, nil
+}
+
+// presenter presents the credentials of p; nil when it has none.
+func (a attacher) presenter(p *plan.Plan) (proxy.Presenter, error) {
+	if len(p.Credentials) == 0 {
+		return nil, nil
+	}
+	return credential.New(p.Credentials, &credential.Wallet{Vault: a.secrets, Sandbox: p.Name})
 }
 
 // boundary is a [control.Boundary] as the keeper wants it.

@@ -48,6 +48,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	for _, r := range p.Egress.Routes {
 		d.Routes = append(d.Routes, sandbox.Route(r))
 	}
+	for _, c := range p.Credentials {
+		d.Credentials = append(d.Credentials, presented(c))
+	}
 	for _, v := range p.Volumes {
 		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Transient: v.Transient, Note: v.Note}
 		if v.SizeBytes != nil {

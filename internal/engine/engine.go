@@ -28,6 +28,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
@@ -55,6 +56,10 @@ type Config struct {
 
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error
+
+	// Domain judges a pattern of hosts that secrets would be sent to; nil
+	// accepts all.
+	Domain func(pattern string) error
 
 	// Authority returns the certificate of who signs for hosts whose
 	// connections are looked into. Nil: no connection can be.
@@ -94,6 +99,7 @@ type Engine struct {
 	c        Config
 	storage  storage.Store
 	shared   shared
+	secrets  *vault.Vault
 	handlers handler.List
 
 	open  sync.Once
@@ -104,8 +110,9 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
+		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain})
 	return e
 }
 
@@ -358,6 +365,13 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	if p != nil {
 		id = p.ID
 		if err := e.storage.Settle(ctx, p, keep && journal.Installed(es)); err != nil {
+			return err
+		}
+	}
+	// Secrets of its own go with a sandbox that was. One that did not come to
+	// be is about to be tried again.
+	if keep && journal.Installed(es) {
+		if err := e.secrets.RemoveScope(ctx, vault.Scope{Kind: vault.Sandbox, Name: sb.Name}); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,9 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 		b.release() // from here on sessions keep it
 	}
 	dial := s.Dialer(b.keeper())
-	r, err := request(ctx, dial, p.Launch, c)
+	launch := p.Launch
+	launch.Env = p.Environ(plan.Runtime) // no command comes in before
+	r, err := request(ctx, dial, launch, c)
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
 	}

@@ -48,11 +48,11 @@ func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error
 	if err != nil {
 		return err
 	}
-	if !inspected(p.Egress.Rules) && !inspected(global) {
+	if !inspected(p.Egress.Rules) && !inspected(global) && len(p.Credentials) == 0 {
 		return nil
 	}
 	if e.c.Authority == nil {
-		return fmt.Errorf("sandbox %s: particular requests are to be allowed, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
+		return fmt.Errorf("sandbox %s: its requests have to be looked at, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
 	}
 	cert, err := e.c.Authority(ctx)
 	if err != nil {

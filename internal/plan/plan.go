@@ -27,6 +27,10 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Credentials are presented by the boundary. What else holds in a phase
+	// is in [Plan.Environ].
+	Credentials []Credential `json:"credentials,omitempty"`
+
 	// Ports are published on the loopback of the host.
 	Ports []Port `json:"ports,omitempty"`
 
