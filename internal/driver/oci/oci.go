@@ -87,7 +87,7 @@ func (d *Driver) Create(ctx context.Context, m plan.Machine) error {
 	if _, err := d.runtime(); err != nil {
 		return err
 	}
-	if _, unenforced := cgroup.Of(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
+	if _, unenforced := machinedir.Limits(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
 	dir, err := machinedir.Base(d.Dir)
