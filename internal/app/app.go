@@ -19,7 +19,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
-	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/mux"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
@@ -101,7 +101,8 @@ func newEngine() (*engine.Engine, error) {
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
 		Unenforced: func(l plan.Limits) []string {
-			_, not := cgroup.Of(l)
+			// Every driver here has its machines in directories and groups.
+			_, not := machinedir.Limits(l)
 			return not
 		},
 		BootFiles: bootFiles,

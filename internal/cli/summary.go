@@ -158,6 +158,8 @@ func boundText(limit string, amount int64) string {
 		return fmt.Sprintf("%g cores", float64(amount)/1000)
 	case "memory":
 		return bytesText(amount) + " of memory"
+	case "disk":
+		return bytesText(amount) + " of disk"
 	}
 	return fmt.Sprintf("%d %s", amount, limit)
 }

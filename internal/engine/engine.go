@@ -22,6 +22,7 @@ import (
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -181,8 +182,9 @@ func (e *Engine) openName(name string) (*box, error) {
 }
 
 // How long one sandbox may take to say how it is. A listing as a whole takes less
-// than 300 ms, which a person does not notice, and a keeper that is alive answers
-// in a hundredth of it; who asks about one sandbox can wait for a busy machine.
+// than 300 ms however many are stopped or frozen, which a person does not notice; a
+// keeper that is alive answers in a hundredth of it, and one that is late on a busy
+// machine is given more.
 const (
 	listBound   = 200 * time.Millisecond
 	statusBound = 2 * time.Second
@@ -206,8 +208,11 @@ func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
 	}
 	infos := make([]*sandbox.Info, len(names))
 	var wg sync.WaitGroup
+	turn := make(chan struct{}, width)
 	for i, name := range names {
 		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
 			sb, err := e.state.Sandbox(name)
 			if err != nil {
 				return // removed since
@@ -238,6 +243,11 @@ func (e *Engine) machines(ctx context.Context) (map[string]driver.Machine, error
 	}
 	return byID, nil
 }
+
+// width is how many sandboxes are asked at once: enough that some which do not
+// answer hold nobody up, and few enough that none is late because hundreds of
+// others wake up at the same moment.
+const width = 24
 
 // The documents and journals of a sandbox's directory, besides the keeper's.
 const (
@@ -307,10 +317,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		i.Problems = append(i.Problems, err.Error())
 	}
 
-	bound, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	// What is inside gets most of the time: its keeper has to tell of it.
-	s, err := b.keeper().Probe(bound, patience*3/4)
+	s, err := b.ask(ctx, m.PID, patience)
 	switch {
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
@@ -335,6 +342,39 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		}
 	}
 	return i
+}
+
+// ask asks the keeper how the sandbox is, and it what is inside, whose first
+// process is guest. One that does not answer although nothing holds it may only be
+// late, and is asked once more.
+func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
+	for range 2 {
+		bound, cancel := context.WithTimeout(ctx, patience)
+		// What is inside gets most of the time: its keeper has to tell of it.
+		s, err = b.keeper().Probe(bound, patience*3/4)
+		cancel()
+		late := errors.Is(err, context.DeadlineExceeded) || err == nil && s.State == sandbox.Unknown
+		if !late || held(guest) {
+			return s, err
+		}
+		if pid, perr := b.keeper().Process(ctx); perr != nil || held(pid) {
+			return s, err
+		}
+		patience = statusBound
+	}
+	return s, err
+}
+
+// held reports whether a process is stopped or frozen from outside, so that there
+// is nothing to wait for.
+func held(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The name is in parentheses and may have some of its own.
+	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") || cgroup.System{}.Frozen(pid)
 }
 
 // busy reports whether another process is changing the sandbox.

@@ -33,6 +33,17 @@ const (
 	Removing     Phase = "removing"      // storage is being deleted; there is no way back
 )
 
+// lasting are the phases that have to be known after a power cut, each with what
+// came before it. The others say what processes do, and those do not survive one
+// either.
+var lasting = map[Phase]bool{
+	Creating:     true, // or what is kept by id is never given back
+	InstallBegin: true, // or hooks that may have run would run again
+	InstallDone:  true,
+	Recreating:   true,
+	Removing:     true,
+}
+
 // An Entry is one line.
 type Entry struct {
 	Time  time.Time `json:"time"`
@@ -82,7 +93,7 @@ func (w Writer) Append(p Phase, note string) error {
 	if _, err := f.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	if w.Volatile {
+	if w.Volatile || !lasting[p] {
 		return nil
 	}
 	if err := f.Sync(); err != nil {

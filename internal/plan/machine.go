@@ -99,7 +99,7 @@ type Limits struct {
 	CPUMillis   int64 `json:"cpuMillis,omitempty"`   // thousandths of a core
 	MemoryBytes int64 `json:"memoryBytes,omitempty"` // swap included
 	Pids        int64 `json:"pids,omitempty"`
-	DiskBytes   int64 `json:"diskBytes,omitempty"` // of the writable layer
+	DiskBytes   int64 `json:"diskBytes,omitempty"` // of the writable layer, from its making on
 	// Enforce makes a driver refuse a limit it cannot hold. Otherwise it
 	// reports the limit in [driver.Machine.Unenforced] and goes on.
 	Enforce bool `json:"enforce,omitempty"`

@@ -168,3 +168,35 @@ func statusOf(t *testing.T, name string) map[string]any {
 	}
 	return m
 }
+
+func TestADiskLimitHolds(t *testing.T) {
+	boundsVolumes(t)
+	if out := ok(t, "plan", "--disk", "48m", probe); !strings.Contains(out, "disk") || !strings.Contains(out, "48 MiB") {
+		t.Errorf("plan: %s", out)
+	}
+	for _, driver := range []string{"namespace", "oci"} {
+		t.Run(driver, func(t *testing.T) {
+			name := "disk-" + driver
+			create(t, name, "-q", "--driver", driver, "--disk", "48m", probe)
+			if o := sh(t, name, "0", "dd if=/dev/zero of=/big bs=1M count=64"); o.Code == 0 || !strings.Contains(o.Stderr, "No space left") {
+				t.Errorf("64 MiB in 48: %+v", o)
+			}
+			if o := sh(t, name, "0", "rm /big; echo kept >/kept; dd if=/dev/zero of=/fits bs=1M count=24 2>/dev/null"); o.Code != 0 {
+				t.Errorf("24 MiB in 48: %+v", o)
+			}
+			if s := statusOf(t, name); s["unenforced"] != nil {
+				t.Errorf("status: %v", s)
+			}
+			ok(t, "restart", name)
+			if o := sh(t, name, "0", "cat /kept; stat -c %s /fits; dd if=/dev/zero of=/big bs=1M count=48 2>/dev/null && echo no limit"); o.Stdout != "kept\n25165824\n" {
+				t.Errorf("after a restart: %+v", o)
+			}
+			ok(t, "recreate", name)
+			if o := sh(t, name, "0", "ls /kept; dd if=/dev/zero of=/big bs=1M count=64 2>/dev/null || echo limited"); o.Stdout != "limited\n" {
+				t.Errorf("after recreate: %+v", o)
+			}
+			ok(t, "rm", name)
+			waitFor(t, "loop devices to go", func() bool { return len(loopDevices(t)) == 0 })
+		})
+	}
+}

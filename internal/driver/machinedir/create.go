@@ -49,7 +49,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if err := unix.Flock(int(lk.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another process swept %s away: try again", tmp)
 	}
-	if err := MakeWritable(tmp, p); err != nil {
+	if err := makeWritable(ctx, tmp, p); err != nil {
 		return Explain(err)
 	}
 	b, err := json.MarshalIndent(p, "", "  ")
@@ -74,41 +74,6 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if err := syncDir(base); err != nil {
 		_ = durable.RemoveTree(final)
 		return Explain(err)
-	}
-	return nil
-}
-
-// MakeWritable makes the writable layer: as the lowest layer's root is, since
-// it becomes the root of what the machine sees, and owned by the machine's ids.
-func MakeWritable(dir string, p plan.Machine) error {
-	var st unix.Stat_t
-	if err := unix.Stat(p.Layers[0], &st); err != nil {
-		return fmt.Errorf("layer %s: %w", p.Layers[0], err)
-	}
-	rw := filepath.Join(dir, WritableDir)
-	for _, d := range []struct {
-		path     string
-		uid, gid uint32
-		mode     uint32
-	}{
-		{rw, 0, 0, 0o755},
-		{filepath.Join(rw, "upper"), st.Uid, st.Gid, st.Mode & 0o7777},
-		{filepath.Join(rw, "work"), 0, 0, 0o700},
-	} {
-		if err := os.Mkdir(d.path, 0o700); err != nil {
-			return err
-		}
-		if !p.IDMap.IsIdentity() {
-			d.uid += p.IDMap.Base
-			d.gid += p.IDMap.Base
-		}
-		// An owner that this user namespace does not have stays ours.
-		if err := unix.Chown(d.path, int(d.uid), int(d.gid)); err != nil && !(err == unix.EINVAL && p.IDMap.IsIdentity()) {
-			return fmt.Errorf("chown %s: %w", d.path, err)
-		}
-		if err := unix.Chmod(d.path, d.mode); err != nil {
-			return err
-		}
 	}
 	return nil
 }

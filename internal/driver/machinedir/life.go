@@ -44,7 +44,7 @@ func (l Life) Create(ctx context.Context, m plan.Machine) error {
 	if err := l.Fit(m); err != nil {
 		return err
 	}
-	if _, unenforced := cgroup.Of(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
+	if _, unenforced := Limits(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
 	dir, err := Base(l.Dir)

@@ -54,7 +54,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 
 // gather takes the mounts that go with a description, in its order. The caller
 // closes the files.
-func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unenforced []string, err error) {
+func gather(p plan.Machine, writable func() (*os.File, error), mp mapping) (files []*os.File, unenforced []string, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -82,11 +82,11 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 			return files, nil, fmt.Errorf("layer %s: %w", l, err)
 		}
 	}
-	// Never shifted: the overlay writes to it as the machine's own root, to
-	// whom it belongs. With a shift the kernel mounts it read-only, silently.
-	if err := add(writable, unix.MountAttr{}); err != nil {
-		return files, nil, fmt.Errorf("writable layer: %w", err)
+	w, err := writable()
+	if err != nil {
+		return files, nil, err
 	}
+	files = append(files, w)
 	for _, m := range p.Mounts {
 		if m.Kind != plan.MountBind && m.Kind != plan.MountImage {
 			continue

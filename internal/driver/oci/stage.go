@@ -32,7 +32,7 @@ type stage struct {
 }
 
 // gather takes the mounts of p.
-func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
+func gather(p plan.Machine, writable func() (*os.File, error), guest string) (_ *stage, err error) {
 	st := new(stage)
 	for _, dir := range stageDirs {
 		if i, err := os.Stat(dir); err == nil && i.IsDir() {
@@ -63,8 +63,8 @@ func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
 		}
 		st.layers = append(st.layers, f)
 	}
-	if st.writable, err = idmap.Detached(writable, unix.MountAttr{}); err != nil {
-		return nil, fmt.Errorf("writable layer: %w", err)
+	if st.writable, err = writable(); err != nil {
+		return nil, err
 	}
 	if st.guest, err = idmap.Detached(guest, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return nil, err

@@ -101,6 +101,22 @@ func (c Client) Probe(ctx context.Context, patience time.Duration) (*Status, err
 	return c.status(ctx, Request{Op: OpStatus, ProbeMillis: max(1, patience.Milliseconds())})
 }
 
+// Process returns the number of the keeper's process, whether it answers or not. It
+// returns [ErrNone] without a keeper.
+func (c Client) Process(ctx context.Context) (int, error) {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	defer release()
+	cred, err := Peer(conn)
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	return int(cred.Pid), nil
+}
+
 // Reload makes the keeper read the recorded rules. When it returns they are in
 // force and nothing flows that they do not allow. It returns [ErrNone] without a
 // keeper: then nothing flows, and the next keeper begins with them.
