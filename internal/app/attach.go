@@ -88,6 +88,8 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
+	services := egress.ServicesOf(p)
+	policy = policy.WithServices(services)
 	roots, err := a.pool()
 	if err != nil {
 		return nil, err
@@ -103,13 +105,14 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 		names.close()
 		return nil, err
 	}
-	return boundary{b, names}, nil
+	return boundary{b, names, services}, nil
 }
 
 // boundary is a [control.Boundary] as the keeper wants it.
 type boundary struct {
-	b     *control.Boundary
-	names *names
+	b        *control.Boundary
+	names    *names
+	services []egress.Service
 }
 
 // SetPhase implements [keeper.Boundary].
@@ -124,7 +127,7 @@ func (b boundary) SetRules(_ context.Context, rules []plan.EgressRule) error {
 	if err != nil {
 		return err
 	}
-	b.b.SetPolicy(policy)
+	b.b.SetPolicy(policy.WithServices(b.services))
 	return nil
 }
 

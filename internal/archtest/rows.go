@@ -84,6 +84,7 @@ var Rows = []Row{
 	{Pkg: "internal/boundary/ca", Why: "keys know nothing of who is impersonated", Only: []string{"kiterr", "internal/store/durable"}},
 	{Pkg: "internal/boundary/intercept", Why: "it carries requests and decides about none", Only: []string{"internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/audit", Why: "a record of decisions", Only: []string{"internal/plan"}},
+	{Pkg: "internal/boundary/datagram", Why: "the boundary has never heard of Kits", Only: []string{"internal/boundary/audit", "internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/dns", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/control", Why: "the boundary has never heard of Kits"},

@@ -290,6 +290,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = left(p, m)
+		i.HostPorts = hostPorts(p)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}

@@ -7,7 +7,10 @@
 // runs nothing.
 package plan
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strconv"
+)
 
 // Version is the version of the JSON form. A reader refuses any other.
 const Version = 1
@@ -29,6 +32,10 @@ type Plan struct {
 
 	// Ports are published on the loopback of the host.
 	Ports []Port `json:"ports,omitempty"`
+
+	// HostPorts are services on the host's loopback that the sandbox may
+	// reach.
+	HostPorts []HostPort `json:"hostPorts,omitempty"`
 
 	// HostMounts are directories behind some of Machine.Mounts that all
 	// sandboxes of a Kit share.
@@ -89,6 +96,25 @@ type Port struct {
 	Transport string   `json:"transport"`      // tcp or udp
 	Name      string   `json:"name,omitempty"` // a label
 	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// A HostPort is one service on the loopback of the host that is reachable from
+// the machine, at the names that stand for the host there and on the same port.
+type HostPort struct {
+	Port      uint16   `json:"port"`
+	Transport string   `json:"transport"`      // tcp or udp
+	Family    string   `json:"family"`         // of the host's loopback: ipv4 or ipv6
+	Name      string   `json:"name,omitempty"` // a label
+	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// Key is what identifies p, such as tcp4/5432.
+func (p HostPort) Key() string {
+	family := "4"
+	if p.Family == "ipv6" {
+		family = "6"
+	}
+	return p.Transport + family + "/" + strconv.Itoa(int(p.Port))
 }
 
 // A HostMount is a directory that belongs to a Kit and a path.

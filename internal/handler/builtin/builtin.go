@@ -5,6 +5,7 @@ package builtin
 import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
+	"github.com/kitbox-dev/kitbox/internal/handler/hostport"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
 	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
@@ -43,6 +44,7 @@ func Handlers(h Host) handler.List {
 		&volume.Handler{Storage: h.Storage},
 		&hostmount.Handler{Place: h.HostMount},
 		&port.Handler{},
+		&hostport.Handler{},
 		&longrunning.Handler{},
 		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},
