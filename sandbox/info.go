@@ -67,6 +67,7 @@ type Plan struct {
 	IdleMs      int64          `json:"idleMs"`               // it is stopped after this long without a session; 0: never
 	Ports       []PortGrant    `json:"ports,omitempty"`
 	HostPorts   []HostPort     `json:"hostPorts,omitempty"`
+	Registry    []string       `json:"registry,omitempty"` // Kits that ask for the registry of Kits
 	Limits      []Bound        `json:"limits,omitempty"`
 	Workspace   *Workspace     `json:"workspace,omitempty"`
 	Hooks       []Hook         `json:"hooks"`

@@ -89,11 +89,12 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
 		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:       attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
+		Attach:       attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
 		Rule:         egress.CheckRule,
 		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
+		Registry:     egress.RegistryAlias,
 		Unenforced: func(l plan.Limits) []string {
 			_, not := cgroup.Of(l)
 			return not

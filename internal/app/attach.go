@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -22,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/registry"
 )
 
 // namesFile remembers which name got which synthetic address, so that addresses
@@ -43,6 +45,7 @@ func certificate(ctx context.Context, dir string) (string, error) {
 
 // An attacher makes boundaries for sandboxes of one home.
 type attacher struct {
+	home      string
 	authority string // directory of the home's authority
 	roots     string // file; empty: the system's alone
 }
@@ -98,14 +101,31 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
-		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: a.leaf(), Roots: roots})
+	leaf := a.leaf()
+	var up atomic.Pointer[control.Boundary]
+	now := func() plan.Phase {
+		if b := up.Load(); b != nil {
+			return b.Phase()
+		}
+		return phase
+	}
+	kits, err := openRegistry(a.home, p, leaf, now, log)
 	if err != nil {
 		names.close()
 		return nil, err
 	}
-	return boundary{b, names, services}, nil
+	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
+		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
+		Leaf: leaf, Roots: roots, Service: dialRegistry(kits)})
+	if err != nil {
+		names.close()
+		if kits != nil {
+			kits.Close()
+		}
+		return nil, err
+	}
+	up.Store(b)
+	return boundary{b, names, services, kits}, nil
 }
 
 // boundary is a [control.Boundary] as the keeper wants it.
@@ -113,6 +133,7 @@ type boundary struct {
 	b        *control.Boundary
 	names    *names
 	services []egress.Service
+	registry *registry.Server // nil if there is none
 }
 
 // SetPhase implements [keeper.Boundary].
@@ -132,7 +153,13 @@ func (b boundary) SetRules(_ context.Context, rules []plan.EgressRule) error {
 }
 
 // Close implements [keeper.Boundary].
-func (b boundary) Close() error { return errors.Join(b.b.Close(), b.names.close()) }
+func (b boundary) Close() error {
+	err := b.b.Close()
+	if b.registry != nil {
+		b.registry.Close()
+	}
+	return errors.Join(err, b.names.close())
+}
 
 // names is the file of synthetic names, one entry a line; later lines win.
 type names struct {

@@ -98,6 +98,8 @@ var Rows = []Row{
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
+	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
+		Only: []string{"kiterr", "spec", "spec/annotation", "internal/authoring", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
 	{Pkg: "internal/engine", Why: "the engine runs plans and implements the SDK"},

@@ -104,6 +104,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	for _, p := range g.HostPorts {
 		line("host port", hostPortText(p)+", reachable as host.kitbox.internal")
 	}
+	if len(g.Registry) > 0 {
+		line("registry", "reads and pushes Kits of the local store; asked for by "+strings.Join(g.Registry, ", "))
+	}
 	for _, b := range g.Limits {
 		text := boundText(b.Limit, b.Amount) + ", " + b.Source
 		if b.Asked != 0 && b.Asked != b.Amount {

@@ -78,6 +78,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Ports = append(d.Ports, sandbox.PortGrant(port))
 	}
 	d.HostPorts = hostPorts(p)
+	if p.Registry != nil {
+		d.Registry = p.Registry.Kits
+	}
 	for _, h := range p.Hooks {
 		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})
 	}

@@ -66,6 +66,10 @@ type Config struct {
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
 
+	// Registry is the name at which sandboxes reach the registry of Kits;
+	// empty: there is none.
+	Registry string
+
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
 
@@ -103,7 +107,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place, Registry: c.Registry})
 	return e
 }
 

@@ -48,7 +48,7 @@ func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error
 	if err != nil {
 		return err
 	}
-	if !inspected(p.Egress.Rules) && !inspected(global) {
+	if !inspected(p.Egress.Rules) && !inspected(global) && p.Registry == nil {
 		return nil
 	}
 	if e.c.Authority == nil {

@@ -37,6 +37,10 @@ type Plan struct {
 	// reach.
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
 
+	// Registry is the way to the Kits of the host's store; nil: there is
+	// none.
+	Registry *Registry `json:"registry,omitempty"`
+
 	// HostMounts are directories behind some of Machine.Mounts that all
 	// sandboxes of a Kit share.
 	HostMounts []HostMount `json:"hostMounts,omitempty"`
@@ -115,6 +119,11 @@ func (p HostPort) Key() string {
 		family = "6"
 	}
 	return p.Transport + family + "/" + strconv.Itoa(int(p.Port))
+}
+
+// A Registry is an endpoint inside that serves Kits and takes them.
+type Registry struct {
+	Kits []string `json:"kits"` // who asks for it
 }
 
 // A HostMount is a directory that belongs to a Kit and a path.

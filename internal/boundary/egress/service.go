@@ -43,8 +43,16 @@ func ServicesOf(p *plan.Plan) []Service {
 		ss = append(ss, Service{Hosts: []string{HostAlias, HostAliasDocker}, Port: h.Port, Protocol: Protocol(h.Transport),
 			V6: h.Family == "ipv6", Name: "host-port " + h.Key(), Source: "kit " + strings.Join(h.Kits, ", ")})
 	}
+	if p.Registry != nil {
+		for _, port := range []uint16{RegistryTLSPort, 80} {
+			ss = append(ss, Service{Hosts: []string{RegistryAlias}, Port: port, Protocol: TCP, Name: "kit-registry", Source: "kit " + strings.Join(p.Registry.Kits, ", ")})
+		}
+	}
 	return ss
 }
+
+// RegistryTLSPort is the port of [RegistryAlias] where clients begin with TLS.
+const RegistryTLSPort = 443
 
 // WithServices returns p with services as well.
 func (p *Policy) WithServices(services []Service) *Policy {

@@ -6,6 +6,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostport"
+	"github.com/kitbox-dev/kitbox/internal/handler/kitregistry"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
 	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
@@ -30,6 +31,10 @@ type Host struct {
 	// privileged mode.
 	Capabilities []string
 
+	// Registry is where sandboxes reach the registry of Kits; empty: there
+	// is none.
+	Registry string
+
 	Resources resources.Host // what the machine has and holds
 }
 
@@ -45,6 +50,7 @@ func Handlers(h Host) handler.List {
 		&hostmount.Handler{Place: h.HostMount},
 		&port.Handler{},
 		&hostport.Handler{},
+		&kitregistry.Handler{Address: h.Registry},
 		&longrunning.Handler{},
 		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},

@@ -39,3 +39,19 @@ func TestServicesOfTheHostArePlannedWithWhoAsked(t *testing.T) {
 		t.Errorf("65 services: %v", err)
 	}
 }
+
+func TestTheRegistryIsAnnouncedOnce(t *testing.T) {
+	l := builtin.Handlers(builtin.Host{Storage: storage{}, Registry: "registry.kitbox.internal"})
+	p := plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "KIT_REGISTRY=evil.example"}, Owned: []string{"SANDBOX_NAME"}}}
+	if err := l.Plan(context.Background(), scene(), []capability.Contribution{merged(ask("a", "kit-registry@1", ""), ask("b", "kit-registry@1", ""))}, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Registry == nil || !reflect.DeepEqual(p.Registry.Kits, []string{"a", "b"}) || !reflect.DeepEqual(p.Launch.Env, []string{"A=1", "KIT_REGISTRY=registry.kitbox.internal"}) ||
+		!reflect.DeepEqual(p.Launch.Owned, []string{"KIT_REGISTRY", "SANDBOX_NAME"}) {
+		t.Errorf("planned %+v, %+v", p.Registry, p.Launch)
+	}
+	var refused *capability.RefusedError
+	if err := builtin.Handlers(builtin.Host{Storage: storage{}}).Accept(context.Background(), scene(), ask("a", "kit-registry@1", "")); !errors.As(err, &refused) {
+		t.Errorf("without a registry: %v", err)
+	}
+}
