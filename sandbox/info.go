@@ -244,4 +244,8 @@ type PolicyEvent struct {
 	Rule     string    `json:"rule,omitzero"`   // the pattern that decided, as declared
 	Source   string    `json:"source,omitzero"` // who asked for it
 	Count    int       `json:"count"`           // how many decisions this stands for
+
+	// Credential names the services whose proof the boundary put into the
+	// request, separated by commas; never a value.
+	Credential string `json:"credential,omitzero"`
 }

@@ -3,6 +3,7 @@ package archtest
 // Rows is the law, from the ground up.
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
+	{Pkg: "internal/secret", Why: "a value that cannot be printed stands on nothing", Only: []string{}},
 	{Pkg: "internal/guest/protocol", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
 	{Pkg: "internal/guest/seccomp", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
 	{Pkg: "internal/guest/seccomp/pin", Why: "it only compares the filter's table with its origin", Only: []string{"internal/guest/seccomp"}},
@@ -48,6 +49,8 @@ var Rows = []Row{
 	{Pkg: "internal/authoring", Why: "finding a Kit's files is shared by the builder and the command", Only: []string{"kiterr"}},
 	{Pkg: "internal/plan", Why: "a plan is data; nothing in it acts", Only: []string{}},
 	{Pkg: "internal/store/durable", Why: "atomic files know nothing of what is in them", Only: []string{"kiterr"}},
+	{Pkg: "internal/secret/vault", Why: "what keeps secrets knows no Kit and no sandbox", Only: []string{"kiterr", "internal/secret", "internal/store/durable"}},
+	{Pkg: "internal/secret/helper", Why: "a command of the operator's that prints a secret", Only: []string{"internal/secret"}},
 	{Pkg: "internal/store/inventory", Why: "pure", Only: []string{}},
 	{Pkg: "internal/store/untar", Why: "unpacking meets hostile bytes and stands alone"},
 	{Pkg: "internal/store/layout", Why: "an OCI layout knows no Kit"},

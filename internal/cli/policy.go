@@ -93,8 +93,11 @@ func writeEvent(w io.Writer, ev sandbox.PolicyEvent) error {
 	if ev.Count > 1 {
 		times = fmt.Sprintf(" (%d times)", ev.Count)
 	}
+	if ev.Credential != "" {
+		times = ", with the credential " + ev.Credential + times
+	}
 	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
-		printable(destination(ev)), printable(ev.Reason), times)
+		printable(destination(ev)), printable(ev.Reason), printable(times))
 	return err
 }
 

@@ -125,6 +125,10 @@ type Config struct {
 	// are looked into. Nil: the system's.
 	Roots *x509.CertPool
 
+	// Presenter puts proof into requests of the sandbox, for which it needs
+	// Leaf. Nil puts in none.
+	Presenter proxy.Presenter
+
 	Limits Limits
 
 	// Stage is what [Prepare] made ahead of time; Start takes it over if it
@@ -224,7 +228,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		Rules: func() proxy.Rules { return *b.rules.Load() },
 		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
 		MaxFlows: flows, DialTimeout: c.Limits.DialTimeout,
-		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service,
+		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Presenter: c.Presenter,
 	}
 	b.udp = &datagram.Server{Rules: b.phaseAndPolicy, Dial: c.service, Log: b.log}
 	if c.Leaf != nil {

@@ -67,6 +67,9 @@ type Proxy struct {
 	// Nil refuses such connections.
 	Intercept func(context.Context, *intercept.Session)
 
+	// Presenter puts proof into requests. Nil puts in none.
+	Presenter Presenter
+
 	// Own reports whether an address is the host's. Nil asks its interfaces.
 	Own func(netip.Addr) bool
 
@@ -129,6 +132,7 @@ func (u *upstream) Close() error {
 // A request is an HTTP request that is being carried.
 type request struct {
 	method, path string
+	names        []string // of the credentials it carries; guarded by flow.mu
 	cancel       func(error)
 	done         chan struct{}
 }
@@ -268,9 +272,16 @@ func (p *Proxy) Rejudge() int {
 func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
 	f.mu.Lock()
 	live := slices.Collect(maps.Keys(f.requests))
+	carry := map[*request][]string{}
+	for _, r := range live {
+		carry[r] = r.names
+	}
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
+		if v.Allow && len(carry[r]) > 0 && !p.granted(rules.Phase, carry[r]) {
+			v = egress.Verdict{Why: notGranted(carry[r])}
+		}
 		if v.Allow {
 			continue
 		}
@@ -300,6 +311,9 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 			v = rules.Policy.DecideAddr(req, u.to.Addr(), p.isOwn(u.to.Addr()))
 			v.Inspect = v.Inspect || inspect
 		}
+	}
+	if v.Allow && spliced && f.named && p.Presenter != nil && p.Presenter.Interest(rules.Phase, f.host, f.port) == All {
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "a credential is presented there now, and this connection was not looked into"}
 	}
 	if v.Allow && v.Inspect && spliced {
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there now, and this connection was not looked into"}
@@ -363,12 +377,12 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	if !f.named && dns.Synthetic(to.Addr()) {
 		v = egress.Verdict{Why: "an address of the boundary that stands for no name; ask for the name again"}
 	}
-	if v.Allow && v.Inspect {
+	if v.Allow && (v.Inspect || p.shows(f, rules)) {
 		if p.Intercept != nil {
 			p.Intercept(ctx, p.session(f))
 			return
 		}
-		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there, and this boundary cannot look into connections"}
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "the requests there have to be looked at, and this boundary cannot look into connections"}
 	}
 	f.mu.Lock()
 	f.spliced = true
