@@ -68,6 +68,7 @@ type Plan struct {
 	Ports       []PortGrant    `json:"ports,omitempty"`
 	HostPorts   []HostPort     `json:"hostPorts,omitempty"`
 	Registry    []string       `json:"registry,omitempty"` // Kits that ask for the registry of Kits
+	Logins      []Login        `json:"logins,omitempty"`
 	Limits      []Bound        `json:"limits,omitempty"`
 	Workspace   *Workspace     `json:"workspace,omitempty"`
 	Hooks       []Hook         `json:"hooks"`
@@ -168,6 +169,12 @@ func (p HostPort) String() string {
 		host = "[::1]"
 	}
 	return fmt.Sprintf("%s:%d/%s", host, p.Port, p.Transport)
+}
+
+// A Login is the use of this machine's login for an image registry.
+type Login struct {
+	Registry string   `json:"registry"`
+	Kits     []string `json:"kits"`
 }
 
 // A Port is one publication of a sandbox.

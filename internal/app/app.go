@@ -81,6 +81,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	guest := program(bin, "kit-guest")
+	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
 		Home: home,
@@ -88,13 +89,17 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
-		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:       attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
-		Rule:         egress.CheckRule,
-		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },
+		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Attach:  attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
+		Rule:    egress.CheckRule,
+		Authority: func(ctx context.Context) ([]string, error) {
+			return certificates(ctx, filepath.Join(home, "ca"), os.Getenv(rootsVariable))
+		},
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
 		Registry:     egress.RegistryAlias,
+		Login:        func(ctx context.Context, registry string) error { return presentable(ctx, docker, registry) },
+		DockerConfig: docker,
 		Unenforced: func(l plan.Limits) []string {
 			_, not := cgroup.Of(l)
 			return not

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/registry"
@@ -34,13 +36,36 @@ const namesFile = "names.jsonl"
 // accepts besides the system's, when it verifies a host it looks into.
 const rootsVariable = "KITBOX_UPSTREAM_CA"
 
-// certificate is what sandboxes of this home trust.
-func certificate(ctx context.Context, dir string) (string, error) {
+// certificates are what sandboxes of this home trust besides what their images do:
+// its authority, and those that the operator accepts for hosts, which are passed
+// through as often as they are looked into.
+func certificates(ctx context.Context, dir, roots string) ([]string, error) {
 	a, err := ca.Open(ctx, dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return a.PEM(), nil
+	certs := []string{a.PEM()}
+	if roots == "" {
+		return certs, nil
+	}
+	b, err := os.ReadFile(roots)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rootsVariable, err)
+	}
+	for len(b) > 0 {
+		var block *pem.Block
+		if block, b = pem.Decode(b); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue // a key, say, which is not for them
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", rootsVariable, roots, err)
+		}
+		certs = append(certs, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})))
+	}
+	return certs, nil
 }
 
 // An attacher makes boundaries for sandboxes of one home.
@@ -101,6 +126,15 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
+	docker, err := logins(p, log)
+	if err != nil {
+		names.close()
+		return nil, err
+	}
+	var presenters proxy.Presenters
+	if docker != nil {
+		presenters = append(presenters, docker)
+	}
 	leaf := a.leaf()
 	var up atomic.Pointer[control.Boundary]
 	now := func() plan.Phase {
@@ -116,7 +150,7 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	}
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
 		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: leaf, Roots: roots, Service: dialRegistry(kits)})
+		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters})
 	if err != nil {
 		names.close()
 		if kits != nil {

@@ -90,6 +90,8 @@ var Rows = []Row{
 	{Pkg: "internal/boundary/datagram", Why: "the boundary has never heard of Kits", Only: []string{"internal/boundary/audit", "internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/dns", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},
+	{Pkg: "internal/boundary/dockerauth", Why: "who presents logins meets them here and nowhere else",
+		Only: []string{"internal/plan", "internal/secret", "internal/boundary/audit", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
 	{Pkg: "internal/boundary/control", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/frontend", Why: "BuildKit stays behind this door"},
 	{Pkg: "internal/builder", Why: "BuildKit stays behind this door"},

@@ -104,6 +104,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	for _, p := range g.HostPorts {
 		line("host port", hostPortText(p)+", reachable as host.kitbox.internal")
 	}
+	for _, l := range g.Logins {
+		line("login", "of "+l.Registry+" is used at the boundary; asked for by "+strings.Join(l.Kits, ", "))
+	}
 	if len(g.Registry) > 0 {
 		line("registry", "reads and pushes Kits of the local store; asked for by "+strings.Join(g.Registry, ", "))
 	}

@@ -78,6 +78,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Ports = append(d.Ports, sandbox.PortGrant(port))
 	}
 	d.HostPorts = hostPorts(p)
+	for _, a := range p.DockerAuth {
+		d.Logins = append(d.Logins, sandbox.Login{Registry: a.Registry, Kits: a.Kits})
+	}
 	if p.Registry != nil {
 		d.Registry = p.Registry.Kits
 	}

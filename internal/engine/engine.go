@@ -54,9 +54,10 @@ type Config struct {
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error
 
-	// Authority returns the certificate of who signs for hosts whose
-	// connections are looked into. Nil: no connection can be.
-	Authority func(ctx context.Context) (pem string, err error)
+	// Authority returns certificates that sandboxes trust: that of who signs
+	// for hosts whose connections are looked into, and those of the
+	// operator's own. Nil: no connection can be looked into.
+	Authority func(ctx context.Context) (pem []string, err error)
 
 	// Capabilities are all that the driver can give to root inside; nil
 	// refuses privileged@1.
@@ -65,6 +66,12 @@ type Config struct {
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
+
+	// Login reports whether this host has a login for an image registry
+	// that the boundary can present; nil: there is none. DockerConfig is the
+	// directory where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
 
 	// Registry is the name at which sandboxes reach the registry of Kits;
 	// empty: there is none.
@@ -107,7 +114,8 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place, Registry: c.Registry})
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place, Registry: c.Registry,
+		Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 

@@ -55,3 +55,39 @@ func TestTheRegistryIsAnnouncedOnce(t *testing.T) {
 		t.Errorf("without a registry: %v", err)
 	}
 }
+
+func TestLoginsArePlannedAsPlaceholders(t *testing.T) {
+	asked := ""
+	h := builtin.Host{Storage: storage{}, DockerConfig: "/home/me/.docker", Login: func(_ context.Context, registry string) error {
+		asked = registry
+		if registry != "docker.io" {
+			return errors.New("no login")
+		}
+		return nil
+	}}
+	l := builtin.Handlers(h)
+	var refused *capability.RefusedError
+	if err := l.Accept(context.Background(), scene(), ask("a", "docker-auth@1", `{"registry":"ghcr.io"}`)); !errors.As(err, &refused) || refused.Reason != "no login" {
+		t.Errorf("without a login: %v", err)
+	}
+	if err := l.Accept(context.Background(), scene(), ask("a", "docker-auth@1", `{"registry":"index.docker.io"}`)); err != nil || asked != "docker.io" {
+		t.Errorf("docker.io: %v, asked %s", err, asked)
+	}
+	cs := []capability.Contribution{merged(ask("a", "docker-auth@1", `{"registry":"index.docker.io"}`), ask("b", "docker-auth@1", `{"registry":"docker.io"}`)),
+		ask("b", "docker-auth@1", `{"registry":"r.test:5000"}`)}
+	for env, want := range map[string]string{"A=1": "/home/agent/.docker/config.json", "DOCKER_CONFIG=/etc/docker/": "/etc/docker/config.json", "DOCKER_CONFIG=rel": "/home/agent/.docker/config.json"} {
+		p := plan.Plan{Launch: plan.Launch{Env: []string{env}}}
+		if err := l.Plan(context.Background(), scene(), cs, &p); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.DockerAuth) != 2 || p.DockerAuth[0].Registry != "docker.io" || !reflect.DeepEqual(p.DockerAuth[0].Kits, []string{"a", "b"}) || p.DockerAuth[0].Placeholder == p.DockerAuth[1].Placeholder || p.DockerAuth[1].Config != "/home/me/.docker" {
+			t.Errorf("planned %+v", p.DockerAuth)
+		}
+		if len(p.Files) != 1 || p.Files[0].Path != want || p.Files[0].Mode != 0o600 || !strings.Contains(p.Files[0].Content, `"https://index.docker.io/v1/"`) || !strings.Contains(p.Files[0].Content, `"r.test:5000"`) {
+			t.Errorf("%s: %+v", env, p.Files)
+		}
+	}
+	if err := builtin.Handlers(builtin.Host{Storage: storage{}}).Accept(context.Background(), scene(), ask("a", "docker-auth@1", `{"registry":"docker.io"}`)); !errors.As(err, &refused) {
+		t.Errorf("a host without logins: %v", err)
+	}
+}

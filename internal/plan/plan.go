@@ -41,6 +41,9 @@ type Plan struct {
 	// none.
 	Registry *Registry `json:"registry,omitempty"`
 
+	// DockerAuth are registries whose logins the boundary presents.
+	DockerAuth []DockerAuth `json:"dockerAuth,omitempty"`
+
 	// HostMounts are directories behind some of Machine.Mounts that all
 	// sandboxes of a Kit share.
 	HostMounts []HostMount `json:"hostMounts,omitempty"`
@@ -125,6 +128,18 @@ func (p HostPort) Key() string {
 type Registry struct {
 	Kits []string `json:"kits"` // who asks for it
 }
+
+// A DockerAuth is the use of the host's login for an image registry. It holds
+// neither the login nor a token.
+type DockerAuth struct {
+	Registry    string   `json:"registry"`    // docker.io for all names of Docker Hub
+	Placeholder string   `json:"placeholder"` // stands for the password inside, and is worth nothing elsewhere
+	Config      string   `json:"config"`      // directory of the Docker configuration on the host
+	Kits        []string `json:"kits"`        // who asks for it
+}
+
+// DockerUser stands for the user of a login inside.
+const DockerUser = "kitbox"
 
 // A HostMount is a directory that belongs to a Kit and a path.
 type HostMount struct {

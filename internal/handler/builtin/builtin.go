@@ -3,7 +3,10 @@
 package builtin
 
 import (
+	"context"
+
 	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/dockerauth"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostport"
 	"github.com/kitbox-dev/kitbox/internal/handler/kitregistry"
@@ -31,6 +34,11 @@ type Host struct {
 	// privileged mode.
 	Capabilities []string
 
+	// Login reports whether there is a login for an image registry that can
+	// be presented; nil: there is none. DockerConfig is where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
+
 	// Registry is where sandboxes reach the registry of Kits; empty: there
 	// is none.
 	Registry string
@@ -51,6 +59,7 @@ func Handlers(h Host) handler.List {
 		&port.Handler{},
 		&hostport.Handler{},
 		&kitregistry.Handler{Address: h.Registry},
+		&dockerauth.Handler{Login: h.Login, Config: h.DockerConfig},
 		&longrunning.Handler{},
 		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},
