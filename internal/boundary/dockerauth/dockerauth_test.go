@@ -49,7 +49,7 @@ func newHub(t *testing.T) *hub {
 		case strings.HasPrefix(r.URL.Path, "/v2/"):
 			if a := r.Header.Get("Authorization"); a != "Bearer REAL-TOKEN" && a != "Basic "+b64(user+":"+password) {
 				w.Header().Set("Www-Authenticate", h.challenge)
-				w.WriteHeader(401)
+				w.WriteHeader(http.StatusUnauthorized)
 			}
 		default:
 			w.Header().Set("X-Token", "REAL-TOKEN")
@@ -138,6 +138,7 @@ func (h *hub) ask(t *testing.T, p *Presenter, host, method, target, auth, form s
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer resp.Body.Close()
 	if p.Interest(plan.Runtime, name, port) != proxy.None {
 		p.Answered(plan.Runtime, name, port, resp)
 	}
@@ -347,10 +348,11 @@ func TestOnlyVerifiedAnswersAndFewServicesCount(t *testing.T) {
 	answer := func(realm string) *http.Response {
 		r := httptest.NewRecorder()
 		r.Header().Set("Www-Authenticate", `Bearer realm="`+realm+`"`)
-		r.WriteHeader(401)
+		r.WriteHeader(http.StatusUnauthorized)
 		return r.Result()
 	}
 	plain := answer("https://evil.test/token")
+	defer plain.Body.Close()
 	p.Answered(plan.Runtime, "registry.test", 443, plain)
 	if p.Interest(plan.Runtime, "evil.test", 443) != proxy.None {
 		t.Error("a challenge without TLS was believed")

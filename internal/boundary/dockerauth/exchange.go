@@ -171,7 +171,7 @@ func (p *Presenter) read(r *http.Request, grants []*grant) (*exchange, error) {
 		}
 		return &exchange{of: of}, nil
 	case http.MethodPost:
-		if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || typ != "application/x-www-form-urlencoded" {
+		if typ, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); typ != "application/x-www-form-urlencoded" {
 			return nil, nil
 		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxForm+1))
