@@ -62,9 +62,10 @@ type Config struct {
 	// accepts all.
 	Domain func(pattern string) error
 
-	// Authority returns the certificate of who signs for hosts whose
-	// connections are looked into. Nil: no connection can be.
-	Authority func(ctx context.Context) (pem string, err error)
+	// Authority returns certificates that sandboxes trust: that of who signs
+	// for hosts whose connections are looked into, and those of the
+	// operator's own. Nil: no connection can be looked into.
+	Authority func(ctx context.Context) (pem []string, err error)
 
 	// Capabilities are all that the driver can give to root inside; nil
 	// refuses privileged@1.
@@ -73,6 +74,16 @@ type Config struct {
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
+
+	// Login reports whether this host has a login for an image registry
+	// that the boundary can present; nil: there is none. DockerConfig is the
+	// directory where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
+
+	// Registry is the name at which sandboxes reach the registry of Kits;
+	// empty: there is none.
+	Registry string
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -113,7 +124,7 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
-		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain})
+		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 
@@ -313,6 +324,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = left(p, m)
+		i.HostPorts = hostPorts(p)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}

@@ -52,9 +52,14 @@ type Session struct {
 	// reason until end is.
 	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
 
-	// Take may answer an allowed request in the place of the host, which
-	// send asks, and reports whether it did. Nil answers none.
+	// Take may answer an allowed request that is proven, as [Request] says,
+	// in the place of the host, which send asks, and reports whether it did.
+	// Nil answers none.
 	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+
+	// Answered is told of an answer before the client gets it. Nil: nobody
+	// is.
+	Answered func(*http.Response)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
@@ -289,7 +294,12 @@ func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Co
 		if other != nil {
 			return nil, other
 		}
-		return nil, fmt.Errorf("only HTTP requests are allowed there, and the client does not let this boundary look into its TLS: %w", err)
+		next := ""
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+			next = "; recreate the sandbox if the rule is newer than it, or lead the client to /usr/local/share/ca-certificates/kitbox.crt"
+		}
+		return nil, fmt.Errorf("requests there have to be looked at, and the client does not let this boundary look into its TLS: %w%s", err, next)
 	}
 	return t, nil
 }
@@ -347,12 +357,17 @@ func (s *Server) prepare(st *state, http2 bool) {
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)
 	st.proxy = &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, st) },
-		Transport:      st.transport,
-		BufferPool:     &s.bufs,
-		ErrorLog:       s.http.ErrorLog,
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
-		ModifyResponse: keepTrailers,
+		Rewrite:      func(r *httputil.ProxyRequest) { rewrite(r, st) },
+		Transport:    st.transport,
+		BufferPool:   &s.bufs,
+		ErrorLog:     s.http.ErrorLog,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
+		ModifyResponse: func(r *http.Response) error {
+			if st.Answered != nil {
+				st.Answered(r)
+			}
+			return keepTrailers(r)
+		},
 	}
 }
 

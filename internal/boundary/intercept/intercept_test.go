@@ -644,6 +644,7 @@ func TestTLSIsForTheHostThatWasAskedFor(t *testing.T) {
 	}
 	b.why(t, `TLS server name "other.example"`)
 	b.why(t, "does not let this boundary look into its TLS")
+	b.why(t, "recreate the sandbox")
 }
 
 func TestAFailureOfTheHostIs502AndARefusal403(t *testing.T) {

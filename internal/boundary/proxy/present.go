@@ -45,6 +45,61 @@ type Presenter interface {
 	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool
 }
 
+// An Observer is a Presenter that has to see what hosts answer.
+type Observer interface {
+	// Answered is told of the answer of a host to a request that its
+	// Presenter had to see, before the client gets it. It must not touch the
+	// body.
+	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
+}
+
+// Presenters are several as one: each request is shown to all of them in order.
+type Presenters []Presenter
+
+// Interest implements [Presenter].
+func (ps Presenters) Interest(phase plan.Phase, host string, port uint16) Interest {
+	most := None
+	for _, p := range ps {
+		most = max(most, p.Interest(phase, host, port))
+	}
+	return most
+}
+
+// Present implements [Presenter].
+func (ps Presenters) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+	var lacking []string
+	for _, p := range ps {
+		if p.Interest(phase, host, port) == None {
+			continue
+		}
+		ns, m := p.Present(ctx, phase, host, port, h)
+		names = append(names, ns...)
+		if m != "" {
+			lacking = append(lacking, m)
+		}
+	}
+	return names, strings.Join(lacking, "; ")
+}
+
+// Grants implements [Presenter].
+func (ps Presenters) Grants(phase plan.Phase, name string) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Grants(phase, name) })
+}
+
+// Take implements [Presenter].
+func (ps Presenters) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Take(phase, host, port, w, r, send) })
+}
+
+// Answered implements [Observer].
+func (ps Presenters) Answered(phase plan.Phase, host string, port uint16, r *http.Response) {
+	for _, p := range ps {
+		if o, ok := p.(Observer); ok {
+			o.Answered(phase, host, port, r)
+		}
+	}
+}
+
 // patience is how long a client may stay silent before a connection that need
 // not be looked into unless it is TLS is carried unseen: in many protocols the
 // server speaks first.

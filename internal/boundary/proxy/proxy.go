@@ -60,6 +60,9 @@ type Proxy struct {
 	// Dial connects on the host. Nil dials TCP.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Service connects to a service of a policy. Nil refuses all of them.
+	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
+
 	// Intercept serves a connection that must be looked into, until its end.
 	// Nil refuses such connections.
 	Intercept func(context.Context, *intercept.Session)
@@ -96,6 +99,7 @@ type Proxy struct {
 type flow struct {
 	host   string // the name, or the address in its one spelling
 	named  bool   // host is a name
+	v6     bool   // the client uses IPv6
 	port   uint16
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
@@ -170,7 +174,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), v6: to.Addr().Is6(), client: client, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -291,7 +295,7 @@ func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
 
 // request is f as a question about policy.
 func (f *flow) request(rules Rules) egress.Request {
-	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP, V6: f.v6}
 }
 
 // judge says what rules think of f as far as it has got.
@@ -366,7 +370,7 @@ func reset(c net.Conn) {
 func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	defer f.end()
 	rules := p.Rules()
-	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: to.Port(), Protocol: egress.TCP}
+	req := f.request(rules)
 	d := audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: to.Port(), Protocol: "tcp"}
 
 	v := rules.Policy.Decide(req)
@@ -394,7 +398,7 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	if err != nil {
 		return
 	}
-	p.relay(f, up.Conn, d)
+	p.relay(f, up.Conn, d, v.Service == nil)
 }
 
 // dial makes another side of f, which rules allow, and logs what became of it as
@@ -419,7 +423,10 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	if u == nil {
 		return nil, net.ErrClosed
 	}
-	d.Verdict, d.Dialled = audit.Allow, dialled.String()
+	d.Verdict = audit.Allow
+	if dialled.IsValid() {
+		d.Dialled = dialled.String()
+	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
 	// there was none yet to judge.
@@ -448,6 +455,17 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
+	}
+	if v := rules.Policy.Decide(req); v.Service != nil {
+		if p.Service == nil {
+			return nil, to, false, &refusal{"this boundary has no services", v}
+		}
+		if up, err = p.Service(ctx, *v.Service); err == nil {
+			if a, ok := up.RemoteAddr().(*net.TCPAddr); ok {
+				to = a.AddrPort()
+			}
+		}
+		return up, to, true, err
 	}
 	var addrs []netip.Addr
 	if !named {
@@ -502,13 +520,14 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 
 // relay moves bytes both ways until both ends are done or one breaks. The
 // server's bytes flow from the start: many protocols begin with the server.
-func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
+// look says that the server name of a TLS client must be the name of the flow.
+func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
 		pump(f, f.client, up)
 	}()
-	if !f.named || p.opening(f, up, d) {
+	if !f.named || !look || p.opening(f, up, d) {
 		pump(f, up, f.client)
 	} else {
 		f.end()

@@ -29,6 +29,9 @@ func (p *Proxy) session(f *flow) *intercept.Session {
 			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, send)
 		}
 	}
+	if o, ok := p.Presenter.(Observer); ok && f.named {
+		s.Answered = func(r *http.Response) { o.Answered(p.Rules().Phase, f.host, f.port, r) }
+	}
 	return s
 }
 
