@@ -29,7 +29,7 @@ import (
 // looked are three ways to one origin: directly, through a plain reverse proxy
 // of the standard library, and through a boundary that looks into requests.
 type looked struct {
-	direct, peer, boundary *http.Client
+	direct, peer, boundary, http2 *http.Client
 }
 
 func newLooked(b *testing.B, h http.HandlerFunc) *looked {
@@ -85,8 +85,11 @@ func newLooked(b *testing.B, h http.HandlerFunc) *looked {
 	plain := func(addr string) func(context.Context) (net.Conn, error) {
 		return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", addr) }
 	}
-	return &looked{direct: client(plain(to.String())), peer: client(plain(peer.Listener.Addr().String())),
-		boundary: client(func(context.Context) (net.Conn, error) { return g.dial("tcp", netip.AddrPortFrom(at, 443).String()) })}
+	through := func(context.Context) (net.Conn, error) { return g.dial("tcp", netip.AddrPortFrom(at, 443).String()) }
+	http2 := client(through)
+	http2.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	return &looked{http2: http2, direct: client(plain(to.String())), peer: client(plain(peer.Listener.Addr().String())),
+		boundary: client(through)}
 }
 
 func fetch(c *http.Client, path string) error {
@@ -111,7 +114,7 @@ func BenchmarkLookedIntoRequests(b *testing.B) {
 	for _, side := range []struct {
 		name string
 		c    *http.Client
-	}{{"direct", l.direct}, {"peer", l.peer}, {"boundary", l.boundary}} {
+	}{{"direct", l.direct}, {"peer", l.peer}, {"boundary", l.boundary}, {"boundary-http2", l.http2}} {
 		b.Run(side.name, func(b *testing.B) {
 			var wg sync.WaitGroup
 			var left atomic.Int64

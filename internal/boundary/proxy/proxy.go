@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,6 +72,11 @@ type Proxy struct {
 	// reset. A flow takes up to six descriptors. Zero means 2048.
 	MaxFlows int
 
+	// MaxInspected is how many of them are looked into at a time; more are
+	// reset. Each can make the process hold some megabytes of bodies that one
+	// side sends and the other does not take. Zero means 256.
+	MaxInspected int
+
 	// DialTimeout bounds lookup and connect together. Zero means 30 seconds.
 	DialTimeout time.Duration
 
@@ -83,7 +89,8 @@ type Proxy struct {
 	// keep-alive long before.
 	Idle time.Duration
 
-	own ownAddrs
+	own       ownAddrs
+	inspected atomic.Int64
 
 	mu    sync.Mutex
 	flows map[*flow]struct{} // guarded by mu
@@ -425,7 +432,7 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	}
 	if v.Allow && v.Inspect {
 		if p.Intercept != nil {
-			p.Intercept(ctx, p.session(f))
+			p.inspect(ctx, f, d)
 			return
 		}
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there, and this boundary cannot look into connections"}
@@ -445,6 +452,22 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 		return
 	}
 	p.relay(f, up.Conn, d)
+}
+
+// inspect has f looked into, unless that is done with too many already.
+func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
+	max := p.MaxInspected
+	if max <= 0 {
+		max = 256
+	}
+	defer p.inspected.Add(-1)
+	if p.inspected.Add(1) > int64(max) {
+		d.Verdict, d.Host, d.Port = audit.Deny, "*", 0
+		d.Why = fmt.Sprintf("%d connections of the sandbox are looked into, the most that may be", max)
+		p.Log(d)
+		return
+	}
+	p.Intercept(ctx, p.session(f))
 }
 
 // dial makes another side of f, which rules allow, and logs what became of it as
