@@ -105,6 +105,7 @@ const (
 // on standard input, where no other attempt finds it.
 func attack(args []string) int {
 	if len(args) == 1 && args[0] == "linger" {
+		dialer.Timeout = patience
 		return linger()
 	}
 	if len(args) == 2 && args[0] == "serve" {
@@ -130,6 +131,10 @@ func attack(args []string) int {
 }
 
 func perform(name, kind string, w *world) error {
+	if kind == "control" {
+		patience *= 3
+	}
+	dialer.Timeout = patience
 	if name == "reach-the-allowed" {
 		return fetch(openName, 80, "/ok/"+w.Mark)
 	}
