@@ -37,6 +37,8 @@ type plainParser struct {
 	line  int // from 1
 	ascii bool
 	bad   bool
+
+	counted, runes int // of a line that is not ASCII: up to where, and how many
 	slab
 }
 
@@ -85,7 +87,12 @@ func (p *plainParser) fail() *Node {
 func (p *plainParser) here(at int) Position {
 	column := at - p.bol
 	if !p.ascii {
-		column = utf8.RuneCountInString(p.src[p.bol:at])
+		// A line is counted once, however much stands in it.
+		if p.counted < p.bol || p.counted > at {
+			p.counted, p.runes = p.bol, 0
+		}
+		p.runes += utf8.RuneCountInString(p.src[p.counted:at])
+		p.counted, column = at, p.runes
 	}
 	return Position{Line: int32(p.line), Column: int32(column + 1)}
 }
