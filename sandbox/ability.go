@@ -256,3 +256,47 @@ type Finding struct {
 	Detail   string `json:"detail"`   // what was found
 	Remedy   string `json:"remedy,omitzero"`
 }
+
+// A Cloner has a workspace that was cloned from a directory of the host. Use
+// [FindUnsaved] and [Bundle].
+type Cloner interface {
+	Unsaved(ctx context.Context) (*Unsaved, error)
+	Bundle(ctx context.Context, w io.Writer) error
+}
+
+// An Unsaved is what exists only in a cloned workspace, and would be lost with it.
+type Unsaved struct {
+	Commits []Commit `json:"commits"`         // newest first, the first hundred
+	More    bool     `json:"more,omitzero"`   // there are more
+	Files   []string `json:"files,omitempty"` // changed or new, and not committed; the first hundred
+}
+
+// Empty reports whether nothing would be lost.
+func (u *Unsaved) Empty() bool { return len(u.Commits) == 0 && len(u.Files) == 0 }
+
+// A Commit is one that was made in a sandbox.
+type Commit struct {
+	ID      string `json:"id"`
+	Subject string `json:"subject"`
+}
+
+// FindUnsaved returns what only the cloned workspace of s has: commits that the
+// repository it was cloned from does not lead to, and changes that are not
+// committed. A sandbox without such a workspace has nothing to lose.
+func FindUnsaved(ctx context.Context, s Sandbox) (*Unsaved, error) {
+	c, ok := s.(Cloner)
+	if !ok {
+		return &Unsaved{}, nil
+	}
+	return c.Unsaved(ctx)
+}
+
+// Bundle writes the branches and tags of s's cloned workspace as a Git bundle.
+// s need not run. Without such a workspace it is [kiterr.ErrNotFound].
+func Bundle(ctx context.Context, s Sandbox, w io.Writer) error {
+	c, ok := s.(Cloner)
+	if !ok {
+		return fmt.Errorf("cloned workspace with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return c.Bundle(ctx, w)
+}

@@ -92,6 +92,7 @@ type Engine struct {
 	c        Config
 	storage  storage
 	shared   shared
+	clones   clones
 	handlers handler.List
 
 	open  sync.Once
@@ -102,7 +103,7 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
+	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, clones: clones{c.Home + "/clones"}}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
 	return e
 }
@@ -349,6 +350,11 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	if p != nil {
 		id = p.ID
 		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
+			return err
+		}
+	}
+	if id != "" {
+		if err := e.clones.remove(id); err != nil {
 			return err
 		}
 	}

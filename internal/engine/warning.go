@@ -28,7 +28,7 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 			out = append(out, fmt.Sprintf("variable %s: the host sets it, so --env has no effect on it", name))
 		}
 	}
-	if p.Workspace != "" {
+	if p.Workspace != "" && p.Clone == nil {
 		for _, f := range p.Files {
 			if below(p.Launch.Dir, f.Path) {
 				out = append(out, fmt.Sprintf("file %s of %s: is written into the workspace, which is %s of this machine", f.Path, f.Kit, p.Workspace))

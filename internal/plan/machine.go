@@ -64,10 +64,44 @@ type Mount struct {
 	// does, so that machine id n is stored as n on the host.
 	Owner *OwnerMap `json:"owner,omitempty"`
 
+	// Covers protect and hide parts of a bind of a directory from whatever
+	// runs in the machine, its root too. A driver that cannot refuses them.
+	Covers []Cover `json:"covers,omitempty"`
+
 	SizeBytes int64  `json:"sizeBytes,omitempty"` // tmpfs capacity; 0: half of the memory limit or of RAM
 	Mode      uint32 `json:"mode,omitempty"`      // mode of a fresh mount root; 0: 0755
 	UID       uint32 `json:"uid,omitempty"`       // owner of a tmpfs root, machine id
 	GID       uint32 `json:"gid,omitempty"`
+}
+
+// A CoverKind is what is done about a path of the host's in a machine.
+type CoverKind string
+
+const (
+	// CoverHide shows an empty file or directory, which cannot be written,
+	// removed or renamed.
+	CoverHide CoverKind = "hide"
+
+	// CoverKeep makes a file or a directory read-only. It and every directory
+	// on the way to it stay where they are.
+	CoverKeep CoverKind = "keep"
+
+	// CoverPin keeps a directory where it is, to be written to as before. A
+	// file is kept.
+	CoverPin CoverKind = "pin"
+
+	// CoverForbid deletes a file that comes into being while the machine runs.
+	CoverForbid CoverKind = "forbid"
+)
+
+// A Cover is a rule about names below a bind. It is applied at every start to
+// what there is, and while the machine runs to what appears.
+type Cover struct {
+	// Pattern is a name with '*', '?' and '[...]', looked for at any depth;
+	// with a slash, a path below the bind in which "**" stands for any number
+	// of directories. A slash at its end makes it match directories only.
+	Pattern string    `json:"pattern"`
+	Kind    CoverKind `json:"kind"`
 }
 
 // An OwnerMap ties one host user and group to one machine user and group.

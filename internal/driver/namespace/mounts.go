@@ -3,6 +3,7 @@ package namespace
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +28,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 	}
 	c := &inside.Config{
 		Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps,
-		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(),
+		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(), Locked: slices.Contains(caps, "CAP_SYS_ADMIN"),
 	}
 	for _, m := range p.Mounts {
 		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
@@ -37,6 +38,12 @@ func describe(p plan.Machine) (*inside.Config, error) {
 				return nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
 			}
 			im.Bind, im.File = true, !st.IsDir()
+			if im.Covers, err = coversOf(m); err != nil {
+				return nil, fmt.Errorf("mount %s: %w", m.Path, err)
+			}
+			for _, v := range im.Covers {
+				c.Hides = c.Hides || v.Kind == inside.CoverHide
+			}
 		} else if im.Size == 0 && p.Limits.MemoryBytes > 0 {
 			im.Size = p.Limits.MemoryBytes / 2
 		}

@@ -45,6 +45,7 @@ type Driver struct {
 	Log *slog.Logger
 
 	children machinedir.Children
+	guards   guards
 }
 
 var (
@@ -95,6 +96,9 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
 	defer cancel()
 	if ok, err := m.Answers(ctx); ok || err != nil {
+		if ok && err == nil {
+			err = d.guardAgain(m)
+		}
 		return err
 	}
 	if err := d.clear(m); err != nil {
