@@ -300,3 +300,41 @@ func Bundle(ctx context.Context, s Sandbox, w io.Writer) error {
 	}
 	return c.Bundle(ctx, w)
 }
+
+// A Copier moves trees of files as tar streams. Use [Files].
+type Copier interface {
+	// StatFile describes what is at path, absolute or below the workspace.
+	// Nothing there is [kiterr.ErrNotFound].
+	StatFile(ctx context.Context, path string, follow bool) (FileInfo, error)
+
+	// Pack writes what is at path to w, the top named name in it, or with "."
+	// what is in a directory. The sandbox makes the stream, so it may hold
+	// anything.
+	Pack(ctx context.Context, path, name string, follow bool, w io.Writer) error
+
+	// Unpack writes the tar r into the directory dir.
+	Unpack(ctx context.Context, dir string, o UnpackOptions, r io.Reader) error
+}
+
+// UnpackOptions say whose the files become that are written into a sandbox. The
+// zero value makes them the image user's, with that user's rights.
+type UnpackOptions struct {
+	User     string // as in [Cmd.User]
+	Preserve bool   // by root, with the owners and modes of the stream
+}
+
+// A FileInfo describes a file in a sandbox.
+type FileInfo struct {
+	Size int64
+	Dir  bool
+	Link string // target of a symbolic link
+}
+
+// Files returns the copier of s. A sandbox without one answers
+// [kiterr.ErrUnsupported].
+func Files(s Sandbox) (Copier, error) {
+	if c, ok := s.(Copier); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("copying files with %T: %w", s, kiterr.ErrUnsupported)
+}
