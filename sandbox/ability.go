@@ -338,3 +338,44 @@ func Files(s Sandbox) (Copier, error) {
 	}
 	return nil, fmt.Errorf("copying files with %T: %w", s, kiterr.ErrUnsupported)
 }
+
+// A Detacher runs commands that nobody waits for. Use [Detach].
+type Detacher interface {
+	// Detach starts c, whose streams and terminal are nil, and returns an id
+	// once it runs. It ends by itself, with its sandbox, or by StopJob, and
+	// counts as a session until then. Errors are those of [Sandbox.Run].
+	Detach(ctx context.Context, c *Cmd) (id string, err error)
+
+	// Jobs lists them, oldest first, the last hundred of those that have
+	// ended included.
+	Jobs(ctx context.Context) ([]Job, error)
+
+	// JobOutput writes what is kept of a job's output, stdout and stderr
+	// together as they came: the last megabyte at least. With follow it goes
+	// on until the job ends. An unknown id is [kiterr.ErrNotFound].
+	JobOutput(ctx context.Context, id string, follow bool, w io.Writer) error
+
+	// StopJob ends a job and its children and returns when it has ended.
+	StopJob(ctx context.Context, id string) error
+}
+
+// A Job is a command that nobody waits for.
+type Job struct {
+	ID       string    `json:"id"`
+	Args     []string  `json:"args"`
+	Running  bool      `json:"running"`
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended,omitzero"`
+	ExitCode *int      `json:"exitCode,omitempty"` // nil while it runs, and when its end was not seen
+	Signal   string    `json:"signal,omitzero"`
+	Error    string    `json:"error,omitzero"`
+}
+
+// Detach returns what runs commands in s that nobody waits for. A sandbox that
+// cannot answers [kiterr.ErrUnsupported].
+func Detach(s Sandbox) (Detacher, error) {
+	if d, ok := s.(Detacher); ok {
+		return d, nil
+	}
+	return nil, fmt.Errorf("running a command for nobody with %T: %w", s, kiterr.ErrUnsupported)
+}

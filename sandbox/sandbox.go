@@ -243,6 +243,10 @@ type Cmd struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
+	// Signals are numbers of Linux signals that the command and its children
+	// get, as from a terminal. Nil means none.
+	Signals <-chan int
+
 	// Terminal gives the command a terminal of its own. Nil gives pipes.
 	Terminal *Terminal
 }

@@ -101,6 +101,7 @@ var Rows = []Row{
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
+	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
 	{Pkg: "internal/engine", Why: "the engine runs plans and implements the SDK"},
 	{Pkg: "internal/engine/kittest", Why: "images for tests of the engine"},

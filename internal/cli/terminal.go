@@ -56,6 +56,9 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 	if interactive {
 		c.Stdin = e.Stdin
 	}
+	ctx, signals, stopSignals := passSignals(ctx)
+	c.Signals = signals
+	defer stopSignals()
 	if !tty {
 		return sb.Run(ctx, c)
 	}
@@ -86,6 +89,58 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 		defer func() { _ = term.Restore(int(in.Fd()), old) }()
 	}
 	return sb.Run(ctx, c)
+}
+
+// passSignals returns a channel of the signals that this process gets from now on,
+// and a context that the first of them does not end: the command is told, and ends
+// as it likes. The second that asks for an end ends the context.
+func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
+	if ctx.Err() != nil {
+		return ctx, nil, func() {}
+	}
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	got := make(chan os.Signal, 8)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	to := make(chan int, 8)
+	go func() {
+		asked := false
+		for {
+			select {
+			case <-inner.Done():
+				return
+			case s := <-got:
+				n, ok := s.(syscall.Signal)
+				if !ok {
+					continue
+				}
+				if n == syscall.SIGINT || n == syscall.SIGTERM || n == syscall.SIGHUP {
+					if asked {
+						cancel()
+						return
+					}
+					asked = true
+				}
+				select {
+				case to <- int(n):
+				default:
+				}
+			case <-ctx.Done():
+				if !asked {
+					// Ended by something else than a signal, or by one
+					// that came before we listened.
+					select {
+					case s := <-got:
+						got <- s
+					case <-time.After(50 * time.Millisecond):
+						cancel()
+						return
+					}
+				}
+				ctx = context.WithoutCancel(ctx)
+			}
+		}
+	}()
+	return inner, to, func() { signal.Stop(got); cancel() }
 }
 
 // endOfInput is the input of a command that has a terminal and nobody typing:
