@@ -102,13 +102,14 @@ func (e *Env) followEvents(cmd *cobra.Command, sb sandbox.Sandbox, evs []event, 
 		if err == nil {
 			evs, err = eventsOf(cmd, sb)
 		}
-		switch {
-		case errors.Is(err, kiterr.ErrNotFound), cmd.Context().Err() != nil:
-			return nil
-		case err != nil:
+		if errors.Is(err, kiterr.ErrNotFound) || cmd.Context().Err() != nil {
+			break
+		}
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 func eventsOf(cmd *cobra.Command, sb sandbox.Sandbox) ([]event, error) {

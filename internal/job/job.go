@@ -279,9 +279,7 @@ func (k *keep) Write(b []byte) (int, error) {
 		if k.f == nil || k.size >= MaxOutput/2 {
 			if k.f != nil {
 				k.f.Close()
-				if os.Rename(k.dir.file(k.id, outExt), k.dir.file(k.id, olderExt)) != nil {
-					return len(b), nil
-				}
+				_ = os.Rename(k.dir.file(k.id, outExt), k.dir.file(k.id, olderExt)) // else it is overwritten
 			}
 			k.f, _ = os.OpenFile(k.dir.file(k.id, outExt), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 			if k.f == nil {
