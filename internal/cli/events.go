@@ -102,14 +102,14 @@ func (e *Env) followEvents(cmd *cobra.Command, sb sandbox.Sandbox, evs []event, 
 		if err == nil {
 			evs, err = eventsOf(cmd, sb)
 		}
-		if errors.Is(err, kiterr.ErrNotFound) || cmd.Context().Err() != nil {
-			break
+		over := errors.Is(err, kiterr.ErrNotFound) || cmd.Context().Err() != nil
+		if over {
+			err = nil
 		}
-		if err != nil {
+		if over || err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 func eventsOf(cmd *cobra.Command, sb sandbox.Sandbox) ([]event, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/job"
@@ -44,8 +45,29 @@ func (e *Engine) RunJob(ctx context.Context, s job.Spec, out io.Writer, started 
 	if err != nil {
 		return nil, err
 	}
-	return b.run(ctx, &sandbox.Cmd{Args: s.Args, Dir: s.Dir, User: s.User, Env: s.Env, Stdout: out, Stderr: out}, started)
+	// One pipe for both, which the command is given itself: what it prints
+	// comes in the order it was printed.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(out, r)
+	}()
+	res, err := b.run(ctx, &sandbox.Cmd{Args: s.Args, Dir: s.Dir, User: s.User, Env: s.Env, Stdout: w, Stderr: w}, started)
+	w.Close()
+	select {
+	case <-copied:
+	case <-time.After(drainTime): // a child that lives on may hold the pipe
+	}
+	return res, err
 }
+
+// drainTime is how long the last output of a job is waited for.
+const drainTime = 2 * time.Second
 
 // Jobs implements [sandbox.Detacher].
 func (b *box) Jobs(context.Context) ([]sandbox.Job, error) {
