@@ -42,7 +42,7 @@ func (c clones) prepare(ctx context.Context, p *plan.Plan) error {
 	}
 	at := c.at(p.ID)
 	if _, err := c.read(p.ID); err == nil {
-		return chownTree(at, p.Launch.User)
+		return chownTree(at, p)
 	}
 	if err := c.remove(p.ID); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (c clones) prepare(ctx context.Context, p *plan.Plan) error {
 	if err := r.Clone(ctx, at); err != nil {
 		return err
 	}
-	if err := chownTree(at, p.Launch.User); err != nil {
+	if err := chownTree(at, p); err != nil {
 		return err
 	}
 	b, err := json.MarshalIndent(p.Clone, "", "\t")
@@ -68,9 +68,10 @@ func (c clones) prepare(ctx context.Context, p *plan.Plan) error {
 }
 
 // chownTree gives a tree that no sandbox has mounted to the image's user.
-func chownTree(dir string, id plan.Identity) error {
+func chownTree(dir string, pl *plan.Plan) error {
+	uid, gid := pl.Machine.IDMap.Stored(pl.Launch.User.UID, pl.Launch.User.GID)
 	if st, err := os.Stat(dir); err == nil {
-		if sys, ok := st.Sys().(*unixStat); ok && sys.Uid == id.UID && sys.Gid == id.GID {
+		if sys, ok := st.Sys().(*unixStat); ok && sys.Uid == uid && sys.Gid == gid {
 			return nil // all of it, since the top is done last
 		}
 	}
@@ -78,10 +79,10 @@ func chownTree(dir string, id plan.Identity) error {
 		if err != nil || p == dir {
 			return err
 		}
-		return os.Lchown(p, int(id.UID), int(id.GID))
+		return os.Lchown(p, int(uid), int(gid))
 	})
 	if err == nil {
-		err = os.Lchown(dir, int(id.UID), int(id.GID))
+		err = os.Lchown(dir, int(uid), int(gid))
 	}
 	return durable.Explain(dir, err)
 }

@@ -189,6 +189,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err := e.addWork(p, w); err != nil {
 		return nil, err
 	}
+	if p.Machine.Layers, err = e.swapLayers(ctx, o, p.Machine); err != nil {
+		return nil, err
+	}
 	p.Skipped = skipped(selection)
 	p.Surface = surface.Project(requests(merged)).Canonical()
 

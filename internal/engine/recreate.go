@@ -55,7 +55,9 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	if err != nil {
 		return err
 	}
-	c.plan.Machine.IDMap = old.Machine.IDMap
+	if !b.e.c.Rootless {
+		c.plan.Machine.IDMap = old.Machine.IDMap
+	}
 	if err := approved(old, c.plan, o.AllowWidening); err != nil {
 		return err
 	}

@@ -29,6 +29,9 @@ type terms struct {
 	// Pending is the id of the sandbox that was being made when the storage
 	// was: if that was never installed, the storage never was either.
 	Pending string `json:"pending,omitempty"`
+
+	// Swap says how the owners of the data are stored.
+	Swap plan.Swap `json:"swap,omitzero"`
 }
 
 const termsVersion = 1
@@ -82,7 +85,10 @@ func (s storage) prepare(p *plan.Plan) error {
 			continue
 		}
 		dir := s.at(p.Name, v.Path)
-		if _, err := readTerms(dir); err == nil {
+		if t, err := readTerms(dir); err == nil {
+			if err := s.reown(dir, t, p.Machine.IDMap.Swap); err != nil {
+				return err
+			}
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -100,17 +106,58 @@ func (s storage) prepare(p *plan.Plan) error {
 			return durable.Explain(data, err)
 		}
 		// The owner first: it clears the set-id bits that a mode may have.
-		if err := os.Chown(data, int(m.UID), int(m.GID)); err != nil {
+		uid, gid := p.Machine.IDMap.Stored(m.UID, m.GID)
+		if err := os.Chown(data, int(uid), int(gid)); err != nil {
 			return durable.Explain(data, err)
 		}
 		if err := os.Chmod(data, chmodBits(m.Mode)); err != nil {
 			return durable.Explain(data, err)
 		}
-		if err := writeTerms(dir, terms{Volume: *v, Pending: p.ID}); err != nil {
+		if err := writeTerms(dir, terms{Volume: *v, Pending: p.ID, Swap: p.Machine.IDMap.Swap}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// reown changes how the owners of data are stored: a sandbox of an ordinary user
+// that is given a directory of his stores them differently. No machine runs with
+// it. After a kill in between, owners of some files are wrong, and the files are
+// there; it happens at no other time than when a sandbox is made anew.
+func (s storage) reown(dir string, t terms, to plan.Swap) error {
+	if t.Swap == to {
+		return nil
+	}
+	from, then := plan.IDMap{Swap: t.Swap}, plan.IDMap{Swap: to}
+	err := filepath.WalkDir(filepath.Join(dir, "data"), func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		sys, ok := st.Sys().(*unixStat)
+		if !ok {
+			return nil
+		}
+		uid, gid := then.Stored(from.Stored(sys.Uid, sys.Gid))
+		if uid == sys.Uid && gid == sys.Gid {
+			return nil
+		}
+		if err := os.Lchown(p, int(uid), int(gid)); err != nil {
+			return err
+		}
+		if st.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && st.Mode()&fs.ModeSymlink == 0 {
+			return os.Chmod(p, st.Mode()) // the kernel takes them with the owner
+		}
+		return nil
+	})
+	if err != nil {
+		return durable.Explain(dir, err)
+	}
+	t.Swap = to
+	return writeTerms(dir, t)
 }
 
 func volumeOf(p *plan.Plan, m plan.Mount) *plan.Volume {

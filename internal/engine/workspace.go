@@ -310,11 +310,10 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 			return fmt.Errorf("mount %s: who owns it cannot be read", b.Source)
 		}
 		m.Owner = &plan.OwnerMap{HostUID: sys.Uid, HostGID: sys.Gid, MachineUID: p.Launch.User.UID, MachineGID: p.Launch.User.GID}
-		if e.c.Rootless && p.Launch.User.UID != 0 && !b.ReadOnly {
+		if e.c.Rootless && !b.ReadOnly && sys.Uid == 0 && p.Launch.User.UID != 0 {
 			// Inside the user's own namespace no mount can translate owners:
-			// the directory would be there and not be writable.
-			return fmt.Errorf("mount %s: without root, a host directory can be given for writing only to a workload whose user is root, and this one's is %d; give it read-only, clone it with --clone, or run kitbox as root: %w",
-				b.Source, p.Launch.User.UID, kiterr.ErrUnsupported)
+			// the image's user has to be the one who runs kitbox.
+			p.Machine.IDMap.Swap = plan.Swap{UID: p.Launch.User.UID, GID: p.Launch.User.GID}
 		}
 		if st.IsDir() {
 			m.Covers = slices.Clone(w.hide)
@@ -326,6 +325,10 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 			}
 		}
 		p.Machine.Mounts = append(p.Machine.Mounts, m)
+	}
+	if p.Machine.IDMap.Swap != (plan.Swap{}) && len(p.HostMounts) > 0 {
+		return fmt.Errorf("without root, a directory of yours cannot be given for writing to Kits that share %s between sandboxes (host-mount@1): its files would belong to different users in each; give the directory read-only or --clone it: %w",
+			p.HostMounts[0].Path, kiterr.ErrUnsupported)
 	}
 	slices.SortStableFunc(p.Machine.Mounts, func(a, b plan.Mount) int {
 		return strings.Count(a.Path, "/") - strings.Count(b.Path, "/")

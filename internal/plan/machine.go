@@ -36,10 +36,44 @@ type Machine struct {
 type IDMap struct {
 	Base uint32 `json:"base"`
 	Size uint32 `json:"size"`
+
+	// Swap exchanges root and one user and group of an identity map: machine
+	// user Swap.UID is id 0 of the driver's user namespace, which is the user
+	// who runs kitbox, and machine root has the number of that user. Zero ids
+	// are not exchanged.
+	Swap Swap `json:"swap,omitzero"`
 }
 
-// IsIdentity reports whether m shifts nothing.
+// A Swap exchanges a user and a group with root.
+type Swap struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// IsIdentity reports whether m shifts no range of ids.
 func (m IDMap) IsIdentity() bool { return m.Size == 0 }
+
+// Stored returns the ids under which files of machine ids uid and gid are kept on
+// disk. It is its own inverse.
+func (m IDMap) Stored(uid, gid uint32) (uint32, uint32) {
+	if !m.IsIdentity() {
+		return uid, gid // mounts shift them
+	}
+	return m.Swap.user(uid), m.Swap.group(gid)
+}
+
+func (s Swap) user(id uint32) uint32  { return exchange(id, s.UID) }
+func (s Swap) group(id uint32) uint32 { return exchange(id, s.GID) }
+
+func exchange(id, with uint32) uint32 {
+	switch id {
+	case 0:
+		return with
+	case with:
+		return 0
+	}
+	return id
+}
 
 // A MountKind is what backs a mount.
 type MountKind string

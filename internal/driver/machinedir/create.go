@@ -85,14 +85,15 @@ func MakeWritable(dir string, p plan.Machine) error {
 		return fmt.Errorf("layer %s: %w", p.Layers[0], err)
 	}
 	rw := filepath.Join(dir, WritableDir)
+	rootUID, rootGID := p.IDMap.Stored(0, 0)
 	for _, d := range []struct {
 		path     string
 		uid, gid uint32
 		mode     uint32
 	}{
-		{rw, 0, 0, 0o755},
+		{rw, rootUID, rootGID, 0o755},
 		{filepath.Join(rw, "upper"), st.Uid, st.Gid, st.Mode & 0o7777},
-		{filepath.Join(rw, "work"), 0, 0, 0o700},
+		{filepath.Join(rw, "work"), rootUID, rootGID, 0o700},
 	} {
 		if err := os.Mkdir(d.path, 0o700); err != nil {
 			return err

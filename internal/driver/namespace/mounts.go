@@ -121,7 +121,8 @@ func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add,
 		return "", add(m.Source, attr)
 	}
 	if ids.IsIdentity() {
-		if o.HostUID != o.MachineUID || o.HostGID != o.MachineGID {
+		uid, gid := ids.Stored(o.MachineUID, o.MachineGID)
+		if o.HostUID != uid || o.HostGID != gid {
 			note = fmt.Sprintf("owner of %s: files of user %d stay theirs inside, since only the system's root can translate owners of a mount", m.Path, o.HostUID)
 		}
 		return note, add(m.Source, attr)

@@ -31,7 +31,11 @@ func lock(c *Config) error {
 	if !c.Locked || len(paths) == 0 {
 		return nil
 	}
-	ids, err := ownIDs()
+	uids, err := ownIDs("/proc/self/uid_map")
+	if err != nil {
+		return err
+	}
+	gids, err := ownIDs("/proc/self/gid_map")
 	if err != nil {
 		return err
 	}
@@ -43,7 +47,7 @@ func lock(c *Config) error {
 	defer ours.Close()
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{"kit-guest", "lock"}, paths...), Env: []string{}, Dir: "/",
 		Stderr: os.Stderr, ExtraFiles: []*os.File{theirs},
-		SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: ids, GidMappings: ids}}
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: uids, GidMappings: gids}}
 	err = cmd.Start()
 	theirs.Close()
 	if err != nil {
@@ -86,9 +90,9 @@ func Lock(u *net.UnixConn, paths []string) error {
 	return SendFiles(u, files)
 }
 
-// ownIDs maps the ids of this user namespace to themselves.
-func ownIDs() ([]syscall.SysProcIDMap, error) {
-	b, err := os.ReadFile("/proc/self/uid_map")
+// ownIDs maps the ids in file, which are those of this user namespace to themselves.
+func ownIDs(file string) ([]syscall.SysProcIDMap, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +100,7 @@ func ownIDs() ([]syscall.SysProcIDMap, error) {
 	for line := range strings.Lines(string(b)) {
 		var in, out, n int
 		if _, err := fmt.Sscan(line, &in, &out, &n); err != nil {
-			return nil, fmt.Errorf("/proc/self/uid_map: %w", err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		ids = append(ids, syscall.SysProcIDMap{ContainerID: in, HostID: in, Size: n})
 	}
