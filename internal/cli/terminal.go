@@ -92,8 +92,9 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 }
 
 // passSignals returns a channel of the signals that this process gets from now on,
-// and a context that the first of them does not end: the command is told, and ends
-// as it likes. The second that asks for an end ends the context.
+// and a context that the first of them does not end: the command is told, and has
+// as long as at a stop to end as it likes. Then, or at a second signal that asks for
+// an end, the context ends.
 func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
 	if ctx.Err() != nil {
 		return ctx, nil, func() {}
@@ -104,9 +105,13 @@ func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
 	to := make(chan int, 8)
 	go func() {
 		asked := false
+		var late <-chan time.Time
 		for {
 			select {
 			case <-inner.Done():
+				return
+			case <-late:
+				cancel()
 				return
 			case s := <-got:
 				n, ok := s.(syscall.Signal)
@@ -118,7 +123,7 @@ func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
 						cancel()
 						return
 					}
-					asked = true
+					asked, late = true, time.After(askedGrace)
 				}
 				select {
 				case to <- int(n):
@@ -142,6 +147,9 @@ func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
 	}()
 	return inner, to, func() { signal.Stop(got); cancel() }
 }
+
+// askedGrace is how long a command may take to end once it was asked to.
+const askedGrace = 10 * time.Second
 
 // endOfInput is the input of a command that has a terminal and nobody typing:
 // Ctrl-D at once, and again for as long as the command runs, since each ends
