@@ -66,8 +66,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("composing copies: %+v", l)
 		}
 	}
-	if compared != 9 || judged != 7 {
-		t.Errorf("%d comparisons and %d verdicts, want 9 and 7", compared, judged)
+	if compared != 11 || judged != 9 {
+		t.Errorf("%d comparisons and %d verdicts, want 11 and 9", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

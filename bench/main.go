@@ -90,7 +90,7 @@ func run(ctx context.Context, o options) (_ *report, err error) {
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	r := &report{machine: machine(), rounds: o.rounds, load: load()}
-	for _, m := range []func(context.Context, options, *fixture, *report) error{start, memory, compose, egress} {
+	for _, m := range []func(context.Context, options, *fixture, *report) error{start, memory, compose, workspaces, egress} {
 		if err := m(ctx, o, f, r); err != nil {
 			return nil, err
 		}
