@@ -36,17 +36,20 @@ type work struct {
 // guarded are the parts of a Git repository that make the host's git run
 // programs, and what leads to them. A repository without its own configuration
 // cannot be given one: .git/commondir would be that.
+//
+// A repository that is made inside is not guarded while it is being made: it is the
+// sandbox's own in any case.
 var guarded = []plan.Cover{
-	{Pattern: "/.git", Kind: plan.CoverPin},
-	{Pattern: "/.git/hooks", Kind: plan.CoverKeep},
-	{Pattern: "/.git/config", Kind: plan.CoverKeep},
-	{Pattern: "/.git/config.worktree", Kind: plan.CoverKeep},
-	{Pattern: "/.git/commondir", Kind: plan.CoverForbid},
-	{Pattern: "/.git/worktrees/*/commondir", Kind: plan.CoverKeep},
-	{Pattern: "/.git/worktrees/*/gitdir", Kind: plan.CoverKeep},
-	{Pattern: "/.git/worktrees/*/config.worktree", Kind: plan.CoverKeep},
-	{Pattern: "/.git/modules/**/hooks/", Kind: plan.CoverKeep},
-	{Pattern: "/.git/modules/**/config", Kind: plan.CoverKeep},
+	{Pattern: "/.git", Kind: plan.CoverPin, If: ".git"},
+	{Pattern: "/.git/hooks", Kind: plan.CoverKeep, If: ".git", Make: plan.MakeDir},
+	{Pattern: "/.git/config", Kind: plan.CoverKeep, If: ".git"},
+	{Pattern: "/.git/config.worktree", Kind: plan.CoverKeep, If: ".git", Make: plan.MakeFile},
+	{Pattern: "/.git/commondir", Kind: plan.CoverForbid, If: ".git"},
+	{Pattern: "/.git/worktrees/*/commondir", Kind: plan.CoverKeep, If: ".git", Once: true},
+	{Pattern: "/.git/worktrees/*/gitdir", Kind: plan.CoverKeep, If: ".git", Once: true},
+	{Pattern: "/.git/worktrees/*/config.worktree", Kind: plan.CoverKeep, If: ".git", Once: true, Make: plan.MakeFile},
+	{Pattern: "/.git/modules/**/hooks/", Kind: plan.CoverKeep, If: ".git", Once: true},
+	{Pattern: "/.git/modules/**/config", Kind: plan.CoverKeep, If: ".git", Once: true},
 }
 
 // work judges what o gives to the sandbox id. It makes nothing.

@@ -136,7 +136,26 @@ type Cover struct {
 	// of directories. A slash at its end makes it match directories only.
 	Pattern string    `json:"pattern"`
 	Kind    CoverKind `json:"kind"`
+
+	// If is a path below the bind without which the rule does not hold: it is
+	// looked for at each start.
+	If string `json:"if,omitempty"`
+
+	// Once restricts the rule to what is there at a start, and to what takes
+	// its place later.
+	Once bool `json:"once,omitempty"`
+
+	// Make is what is made at a start where Pattern, without "**", leads and
+	// nothing is: MakeDir or MakeFile, empty and owned as its directory. What
+	// is not there cannot be kept.
+	Make string `json:"make,omitempty"`
 }
+
+// The values of [Cover.Make].
+const (
+	MakeDir  = "dir"
+	MakeFile = "file"
+)
 
 // An OwnerMap ties one host user and group to one machine user and group.
 type OwnerMap struct {

@@ -145,6 +145,30 @@ func TestGitOfAWorkspaceCannotBeMadeToRunThings(t *testing.T) {
 	waitFor(t, "a new keeper to protect it", func() bool { return sh(t, "guarded", "", attacks[0]).Code != 0 })
 	ok(t, "rm", "guarded")
 
+	// A repository without hooks gets an empty directory for them, or the
+	// sandbox could put a whole one in its place.
+	bare := write(t, map[string]string{"tracked": "x\n"})
+	gitRun(t, bare, "init", "-q", "--template=")
+	gitRun(t, bare, "config", "core.hooksPath", ".husky")
+	own(t, bare, 1000)
+	if out := ok(t, "plan", probe, bare); !strings.Contains(out, ".husky") {
+		t.Errorf("hooks in the working tree are no warning: %s", out)
+	}
+	create(t, "hookless", "-q", probe, bare)
+	for _, a := range []string{"mkdir .git/h && touch .git/h/post-checkout && mv -T .git/h .git/hooks", "mkdir .git/hooks", "touch .git/hooks/x", "echo x >.git/config.worktree"} {
+		if o := sh(t, "hookless", "", a); o.Code == 0 {
+			t.Errorf("without hooks: %s", a)
+		}
+	}
+	// One that is made inside is the sandbox's own.
+	create(t, "maker", "-q", probe, write(t, map[string]string{"x": ""}))
+	if o := sh(t, "maker", "0", "true"); o.Code != 0 {
+		t.Fatal(o)
+	}
+	if o := sh(t, "maker", "", "mkdir -p .git/hooks && for i in 1 2 3; do echo $i >.git/c && mv .git/c .git/config && sleep 0.1; done && touch .git/hooks/x"); o.Code != 0 {
+		t.Errorf("making a repository: %+v", o)
+	}
+
 	create(t, "unguarded", "-q", "--unprotected-git", probe, dir)
 	for _, a := range attacks[:2] {
 		if o := sh(t, "unguarded", "", a); o.Code != 0 {

@@ -38,11 +38,7 @@ const maxFound = 8192
 // them, and one that is a symbolic link is hidden where it leads to, unless that
 // is outside of root, where the machine cannot follow.
 func Find(root string, cs []plan.Cover) ([]Found, error) {
-	rs, err := parse(cs)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newSearch(root, rs)
+	s, err := newSearch(root, cs)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +66,85 @@ type inode struct {
 	dev, ino uint64
 }
 
-func newSearch(root string, rs []rule) (*search, error) {
+func newSearch(root string, cs []plan.Cover) (*search, error) {
 	r, err := os.OpenRoot(root)
 	if err != nil {
 		return nil, err
 	}
+	var active []plan.Cover
+	for _, c := range cs {
+		if c.If != "" {
+			if _, err := r.Lstat(c.If); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+		}
+		active = append(active, c)
+	}
+	rs, err := parse(active)
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
 	return &search{root: r, rules: rs, found: map[string]Found{}, links: map[inode]int{}}, nil
+}
+
+// Make makes what rules say is to be there, so that it can be kept. A directory
+// that it would be in and that is not there is not made.
+func Make(root string, cs []plan.Cover) error {
+	s, err := newSearch(root, cs)
+	if err != nil {
+		return err
+	}
+	defer s.root.Close()
+	for _, c := range cs {
+		if c.Make == "" {
+			continue
+		}
+		if c.If != "" {
+			if _, err := s.root.Lstat(c.If); err != nil {
+				continue
+			}
+		}
+		dir, base := path.Split(strings.Trim(c.Pattern, "/"))
+		dirs, err := fs.Glob(s.root.FS(), path.Clean(dir))
+		if err != nil {
+			return err
+		}
+		for _, d := range dirs {
+			if err := s.make(d, path.Join(d, base), c.Make); err != nil {
+				return fmt.Errorf("making %s in %s: %w", path.Join(d, base), root, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *search) make(dir, p, kind string) error {
+	st, err := s.root.Lstat(dir)
+	if err != nil || !st.IsDir() {
+		return passing(err) // a file that leads to a repository, for example
+	}
+	if _, err := s.root.Lstat(p); !errors.Is(err, fs.ErrNotExist) {
+		return passing(err)
+	}
+	if kind == plan.MakeDir {
+		err = s.root.Mkdir(p, 0o755)
+	} else {
+		var f *os.File
+		if f, err = s.root.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err == nil {
+			err = f.Close()
+		}
+	}
+	if err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return s.root.Lchown(p, int(sys.Uid), int(sys.Gid))
+	}
+	return nil
 }
 
 // walk looks into directory dir and at what is below it.

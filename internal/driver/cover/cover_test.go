@@ -208,3 +208,71 @@ func TestWhatAppearsIsTold(t *testing.T) {
 		t.Errorf("blind: %v", w.Blind)
 	}
 }
+
+func TestARepositoryThatIsMadeLaterIsLeftAlone(t *testing.T) {
+	cs := []plan.Cover{{Pattern: "/.git", Kind: plan.CoverPin, If: ".git"}, {Pattern: "/.git/hooks", Kind: plan.CoverKeep, If: ".git", Make: plan.MakeDir},
+		{Pattern: "/.git/worktrees/*/config.worktree", Kind: plan.CoverKeep, If: ".git", Once: true, Make: plan.MakeFile}}
+	root := tree(t, "f")
+	if err := Make(root, cs); err != nil {
+		t.Fatal(err)
+	}
+	if got := found(t, root, cs); got != "" {
+		t.Errorf("found %q", got)
+	}
+	root = tree(t, ".git/HEAD", ".git/worktrees/a/gitdir")
+	for range 2 { // making is done once
+		if err := Make(root, cs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "pin:.git keep:.git/hooks pin:.git/worktrees pin:.git/worktrees/a keep:.git/worktrees/a/config.worktree"
+	if got := found(t, root, cs); got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	// A file that leads to a repository holds nothing that could be made.
+	root = tree(t, ".git")
+	if err := Make(root, cs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatHoldsOnceIsWatchedByItsPath(t *testing.T) {
+	root := tree(t, "m/a*/config", "m/HEAD")
+	w, err := NewWatch(root, []plan.Cover{{Pattern: "/m/**/config", Kind: plan.CoverKeep, Once: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan Found, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- w.Run(ctx, func(fs []Found) {
+			for _, f := range fs {
+				told <- f
+			}
+		})
+	}()
+	put(t, root, "m/ab/config") // a new one
+	put(t, root, "m/a*/new")
+	if err := os.Rename(filepath.Join(root, "m/a*/new"), filepath.Join(root, "m/a*/config")); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.After(10 * time.Second); ; {
+		select {
+		case f := <-told:
+			if f.Path == "m/ab/config" {
+				t.Error("a new one is covered")
+			}
+			if f.Path != "m/a*/config" {
+				continue
+			}
+		case <-end:
+			t.Error("nobody told of the one that was replaced")
+		}
+		break
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -30,6 +30,9 @@ func Check(c plan.Cover) error {
 			return fmt.Errorf("pattern %q: %q is no pattern; '[' begins a class that ']' ends", c.Pattern, e)
 		}
 	}
+	if c.Make != "" && (c.Make != plan.MakeDir && c.Make != plan.MakeFile || strings.Contains(c.Pattern, "**") || !strings.HasPrefix(c.Pattern, "/")) {
+		return fmt.Errorf("cover %q: %q cannot be made there", c.Pattern, c.Make)
+	}
 	return nil
 }
 
@@ -39,6 +42,7 @@ type rule struct {
 	anywhere bool     // a name at any depth
 	elements []string // otherwise, of a path below the root
 	dirs     bool     // matches directories only
+	once     bool
 }
 
 func parse(cs []plan.Cover) ([]rule, error) {
@@ -48,7 +52,7 @@ func parse(cs []plan.Cover) ([]rule, error) {
 			return nil, err
 		}
 		p := strings.TrimSuffix(c.Pattern, "/")
-		r := rule{kind: c.Kind, dirs: p != c.Pattern, anywhere: !strings.Contains(p, "/")}
+		r := rule{kind: c.Kind, dirs: p != c.Pattern, anywhere: !strings.Contains(p, "/"), once: c.Once}
 		r.elements = strings.Split(strings.TrimPrefix(p, "/"), "/")
 		rs = append(rs, r)
 	}

@@ -36,25 +36,45 @@ const interest = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.
 // NewWatch begins to watch root, so that nothing is missed between this and a
 // [Find] that comes after it. The caller runs or closes it.
 func NewWatch(root string, cs []plan.Cover) (*Watch, error) {
-	rs, err := parse(cs)
+	// What is there of rules that hold once stays under watch by its path.
+	there, err := Find(root, cs)
 	if err != nil {
 		return nil, err
 	}
+	s, err := newSearch(root, cs)
+	if err != nil {
+		return nil, err
+	}
+	var rs []rule
+	for _, r := range s.rules {
+		if !r.once {
+			rs = append(rs, r)
+			continue
+		}
+		for _, f := range there {
+			if r.matches(f.Path, f.Dir) {
+				rs = append(rs, rule{kind: r.kind, elements: literal(f.Path)})
+			}
+		}
+	}
+	s.rules = rs
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
+		s.root.Close()
 		return nil, fmt.Errorf("watching %s: %w; raise the sysctl fs.inotify.max_user_instances", root, err)
 	}
-	w := &Watch{f: os.NewFile(uintptr(fd), "inotify"), fd: fd, names: map[int]string{}}
-	if w.s, err = newSearch(root, rs); err != nil {
-		w.f.Close()
-		return nil, err
-	}
-	w.s.enter = w.add
-	if err := w.s.walk("."); err != nil {
+	w := &Watch{f: os.NewFile(uintptr(fd), "inotify"), fd: fd, s: s, names: map[int]string{}}
+	s.enter = w.add
+	if err := s.walk("."); err != nil {
 		w.Close()
 		return nil, err
 	}
 	return w, nil
+}
+
+// literal is the pattern of one path.
+func literal(p string) []string {
+	return strings.Split(strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(p), "/")
 }
 
 // Close ends the watch.

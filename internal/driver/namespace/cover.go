@@ -109,7 +109,11 @@ func (d *Driver) watch(p plan.Machine) (*guarded, error) {
 		if m.Kind != plan.MountBind || len(m.Covers) == 0 {
 			continue
 		}
-		w, err := cover.NewWatch(m.Source, m.Covers)
+		err := cover.Make(m.Source, m.Covers)
+		var w *cover.Watch
+		if err == nil {
+			w, err = cover.NewWatch(m.Source, m.Covers)
+		}
 		if err != nil {
 			g.close()
 			return nil, fmt.Errorf("mount %s: %w", m.Path, err)
