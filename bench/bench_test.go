@@ -40,7 +40,7 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 	programs := needs(t)
 	t.Setenv("KITBOX_HOME", "") // set by the run
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := run(t.Context(), options{rounds: 2, quick: true, programs: programs})
+	r, err := run(t.Context(), options{rounds: 2, quick: true, fleet: 6, programs: programs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("composing copies: %+v", l)
 		}
 	}
-	if compared != 11 || judged != 9 {
-		t.Errorf("%d comparisons and %d verdicts, want 11 and 9", compared, judged)
+	if compared != 15 || judged != 17 {
+		t.Errorf("%d comparisons and %d verdicts, want 15 and 17", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

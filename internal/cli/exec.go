@@ -27,8 +27,9 @@ stay apart and are passed on byte for byte; without -i the command's input is
 empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
 
 Signals that exec gets go on to COMMAND and its children; ten seconds after an INT,
-TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND runs on by itself, and exec prints an id once it has
-started: "kitbox logs NAME ID" shows what it prints, and "kitbox job" the others.
+TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND
+runs on by itself, and exec prints an id once it has started: "kitbox logs NAME ID"
+shows what it prints, and "kitbox job" the others.
 
 A file given with --env-file has a NAME=VALUE in each line; one with a NAME alone
 takes the value of this machine's variable, and one that begins with # is a

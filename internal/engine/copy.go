@@ -12,6 +12,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -19,7 +20,7 @@ import (
 var _ sandbox.Copier = (*box)(nil)
 
 // visit opens a session for f.
-func (b *box) visit(ctx context.Context, f func(p *plan.Plan, dial keeper.Dial) error) error {
+func (b *box) visit(ctx context.Context, f func(p *plan.Plan, dial link.Dial) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func inside(l plan.Launch, p string) string {
 
 // StatFile implements [sandbox.Copier].
 func (b *box) StatFile(ctx context.Context, p string, follow bool) (st sandbox.FileInfo, err error) {
-	err = b.visit(ctx, func(pl *plan.Plan, dial keeper.Dial) error {
+	err = b.visit(ctx, func(pl *plan.Plan, dial link.Dial) error {
 		i, err := (&client.Client{Dial: dial}).Stat(ctx, inside(pl.Launch, p), follow)
 		st = sandbox.FileInfo{Size: i.Size, Dir: i.Mode&unix.S_IFMT == unix.S_IFDIR, Link: i.Link}
 		return err
@@ -59,14 +60,14 @@ func (b *box) StatFile(ctx context.Context, p string, follow bool) (st sandbox.F
 
 // Pack implements [sandbox.Copier].
 func (b *box) Pack(ctx context.Context, p, name string, follow bool, w io.Writer) error {
-	return b.visit(ctx, func(pl *plan.Plan, dial keeper.Dial) error {
+	return b.visit(ctx, func(pl *plan.Plan, dial link.Dial) error {
 		return (&client.Client{Dial: dial}).Pack(ctx, protocol.Pack{Path: inside(pl.Launch, p), Name: name, Follow: follow}, w)
 	})
 }
 
 // Unpack implements [sandbox.Copier].
 func (b *box) Unpack(ctx context.Context, dir string, o sandbox.UnpackOptions, r io.Reader) error {
-	return b.visit(ctx, func(pl *plan.Plan, dial keeper.Dial) error {
+	return b.visit(ctx, func(pl *plan.Plan, dial link.Dial) error {
 		id := pl.Launch.User
 		switch {
 		case o.Preserve:
