@@ -22,6 +22,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -44,9 +45,20 @@ type Fetcher struct {
 	// Platform is the one to choose from an index. Zero means this machine's.
 	Platform ocispec.Platform
 
-	// Refresh asks the registry even when the local store has an image of
-	// that name.
-	Refresh bool
+	// Policy says when a registry is asked. Empty means [Missing].
+	Policy Policy
+
+	// Sets assembles a directory that holds a set. Nil leaves it to the
+	// builder, which refuses it.
+	Sets func(ctx context.Context, f *Fetcher, images *layout.Store, s SetSource) (ocispec.Descriptor, error)
+
+	// SetPlatforms are those that a set is assembled for. Empty means all
+	// that its Kits have in common.
+	SetPlatforms []ocispec.Platform
+
+	// SetName is what a set that is built will be called, if that is known: no
+	// Kit of that name can be in it.
+	SetName string
 
 	// Builder is the path of kit-builder. Empty looks in the directory that
 	// KITBOX_LIBEXEC names, beside this executable and in PATH.
@@ -60,12 +72,30 @@ type Fetcher struct {
 	// builder is given it as its standard error if it is an *os.File.
 	Progress io.Writer
 
+	// Notice gets lines for people about registries: what was looked up and
+	// what it is, what is transferred. Calls do not overlap. Nil writes them to
+	// Progress.
+	Notice func(line string)
+
 	// ProgressMode is how a builder shows progress: auto (also when empty),
 	// tty, plain, json or quiet.
 	ProgressMode string
 
 	mu sync.Mutex // one line of Progress at a time
+
+	once   sync.Once
+	client *auth.Client // set by once
 }
+
+// A Policy says when a registry is asked about a name. A digest is not asked
+// about while the store has it: it cannot come to mean something else.
+type Policy string
+
+const (
+	Missing Policy = "missing" // when the store does not have it
+	Always  Policy = "always"  // each time; what the store has is not transferred again
+	Never   Policy = "never"
+)
 
 // A Kind says where a Kit came from.
 type Kind string
@@ -87,6 +117,7 @@ type Layer struct {
 type Kit struct {
 	Ref        string // as it was given
 	Source     Kind
+	Root       digest.Digest // what the reference stands for: an index, or the manifest itself
 	Digest     digest.Digest // of the platform's manifest
 	Manifest   ocispec.Manifest
 	Config     ocispec.Image
@@ -129,21 +160,18 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 	if err != nil {
 		return nil, err
 	}
-	host, remote := registryHost(ref)
-	if !f.Refresh || !remote || host == LocalDomain {
-		kit, err := f.stored(ctx, images, ref)
-		if err == nil || !errors.Is(err, kiterr.ErrNotFound) {
-			return kit, err
-		}
+	at, err := f.locate(ctx, images, ref)
+	if err != nil {
+		return nil, err
 	}
-	if remote && host != LocalDomain {
-		return f.remote(ctx, images, ref)
+	kit, err := f.read(ctx, at, at.root, ref, at.kind)
+	if err != nil {
+		return nil, at.explain(err)
 	}
-	hint := "'kitbox images' lists what is there"
-	if _, err := os.Stat(ref); err == nil {
-		hint = fmt.Sprintf("write ./%s for the directory or file of that name", ref)
+	if at.remote != nil && at.remote.asked() {
+		kit.Source, kit.missing = Registry, at.remote
 	}
-	return nil, fmt.Errorf("kit %s: %w in the local store, and its first part names no registry: %s", ref, kiterr.ErrNotFound, hint)
+	return kit, nil
 }
 
 // isPath reports whether ref is a path: it says so by its first characters.
@@ -232,15 +260,6 @@ func (f *Fetcher) layout(ctx context.Context, dir, tag string) (*Kit, error) {
 	return f.read(ctx, images, desc, dir, Layout)
 }
 
-// stored finds ref among the tags and digests of the local store.
-func (f *Fetcher) stored(ctx context.Context, images *layout.Store, ref string) (*Kit, error) {
-	desc, err := named(ctx, images, ref)
-	if err != nil {
-		return nil, err
-	}
-	return f.read(ctx, images, desc, ref, Store)
-}
-
 // named resolves a tag, with ":latest" if it states none, or a digest.
 func named(ctx context.Context, images *layout.Store, ref string) (ocispec.Descriptor, error) {
 	desc, err := images.Resolve(ctx, ref)
@@ -264,9 +283,9 @@ func (f *Fetcher) read(ctx context.Context, src layout.Source, desc ocispec.Desc
 	}
 	descriptor, ok := img.Annotations[Annotation]
 	if !ok {
-		return nil, fmt.Errorf("image %s is not a Kit: its manifest has no annotation %s: %w", name, Annotation, kiterr.ErrRefused)
+		return nil, notAKit(name)
 	}
-	kit := &Kit{Source: from, Digest: img.Descriptor.Digest, Manifest: img.Manifest, Config: img.Config, Descriptor: []byte(descriptor)}
+	kit := &Kit{Source: from, Root: img.Root.Digest, Digest: img.Descriptor.Digest, Manifest: img.Manifest, Config: img.Config, Descriptor: []byte(descriptor)}
 	for _, l := range img.Layers() {
 		kit.Layers = append(kit.Layers, Layer{DiffID: l.DiffID, Blob: l.Blob})
 	}
@@ -282,6 +301,17 @@ func (f *Fetcher) platform() ocispec.Platform {
 
 func (f *Fetcher) images() (*layout.Store, error) {
 	return layout.Open(filepath.Join(f.Home, "images"))
+}
+
+// note tells of registries.
+func (f *Fetcher) note(format string, args ...any) {
+	if f.Notice == nil {
+		f.say(format, args...)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Notice(fmt.Sprintf(format, args...))
 }
 
 // say writes a line of progress.

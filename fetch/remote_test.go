@@ -120,7 +120,7 @@ func TestARegistrysImageIsPulledOnce(t *testing.T) {
 	}
 	// Refreshing notices that the tag has moved.
 	moved := push(t, host+"/kits/a:1", asKit)
-	f.Refresh = true
+	f.Policy = fetch.Always
 	if again, err := f.Fetch(t.Context(), host+"/kits/a:1", nil); err != nil || again.Digest != digestOf(t, moved) {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -156,7 +156,7 @@ func TestThePlatformsImageIsTakenFromAnIndex(t *testing.T) {
 		break // the second platform is missing in the store now; see below
 	}
 	f.Platform = ocispec.Platform{OS: "linux", Architecture: "riscv64"}
-	f.Refresh = true
+	f.Policy = fetch.Always
 	if _, err := f.Fetch(t.Context(), host+"/kits/both:1", nil); !errors.Is(err, kiterr.ErrNotFound) || !strings.Contains(err.Error(), "linux/amd64, linux/arm64") {
 		t.Errorf("a missing platform: %v", err)
 	}

@@ -224,7 +224,7 @@ type BaseOptions struct {
 // An Image is one entry of the store.
 type Image struct {
 	Ref       string `json:"ref"`
-	Digest    string `json:"digest"`
+	Digest    string `json:"digest"`        // of what the reference stands for: an index, or a manifest
 	Kind      string `json:"kind,omitzero"` // workload or mixin; empty for an image that is no Kit
 	SizeBytes int64  `json:"sizeBytes"`
 }
@@ -241,6 +241,14 @@ type BuildOptions struct {
 	Args     map[string]string // values for build-phase args
 	Network  string            // what RUN steps can reach, as [CreateOptions.BuildNetwork]
 	Progress func(Event)
+
+	// Platforms are os/arch or os/arch/variant. Empty means this machine's,
+	// or, of a set, all that its Kits have in common.
+	Platforms []string
+
+	// Pull says when registries are asked about the Kits of a set, as
+	// [CreateOptions.Pull] does. Empty means always.
+	Pull string
 }
 
 // A Doctor examines the machine.

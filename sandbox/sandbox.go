@@ -116,6 +116,11 @@ type CreateOptions struct {
 	// the operator's consent. It changes nothing for a Kit that is built.
 	BuildNetwork string
 
+	// Pull says when a registry is asked about the name of a Kit: "missing",
+	// also when empty, when the store does not have it; "always", which
+	// transfers only what has changed; or "never".
+	Pull string
+
 	// Limits are set whatever the Kits ask for; zero fields leave it to
 	// them. One that cannot be held here is [kiterr.ErrRefused].
 	Limits Limits
@@ -163,7 +168,7 @@ type Route struct {
 
 // An Event is one step of long work.
 type Event struct {
-	Step   string // what is done, e.g. "build"; the same word for all events of a step
+	Step   string // what is done, e.g. "build"; the same word for all events of a step; empty: Detail says it
 	Of     string // what the step works on, e.g. a Kit's reference; may be empty
 	Detail string // one line, e.g. a Kit's reference or a line of a build's output
 }

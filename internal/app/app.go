@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -27,10 +28,12 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/kitset"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
 // Version is set when kitbox is built.
@@ -81,6 +84,10 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	guest := program(bin, "kit-guest")
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
+	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		sets.SourceDateEpoch = &n
+	}
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
 		Home: home,
@@ -88,7 +95,9 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
-		Fetcher:      func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
+		Fetcher: func() *fetch.Fetcher {
+			return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder"), Sets: sets.Assemble}
+		},
 		Attach:       attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable)}.attach,
 		Rule:         egress.CheckRule,
 		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },

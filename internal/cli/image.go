@@ -17,15 +17,24 @@ func (e *Env) build() *cobra.Command {
 		net    string
 		quiet  bool
 		asJSON bool
+		push   bool
+		on     []string
+		when   string
 	)
 	cmd := &cobra.Command{
 		Use:   "build [options] DIR",
 		Short: "Build a Kit into the local store",
 		Long: `Builds the Kit in DIR, or that DIR names as a descriptor file, unless it is
 built already, and prints the digest of its manifest. run, create and plan do
-the same for every Kit that is given as a directory.`,
+the same for every Kit that is given as a directory.
+
+A set (a descriptor with kits:) is assembled from the Kits that it lists, which
+are images of registries or of the store: their names are looked up, their layers
+are not read. Without --platform it is made for all platforms that its Kits have
+in common.`,
 		Example: `  kitbox build ./examples/hello
-  kitbox build --tag hello:1 --arg version=2 ./examples/hello`,
+  kitbox build --tag hello:1 --arg version=2 ./examples/hello
+  kitbox build --push --tag ghcr.io/me/kits/team:1 ./team`,
 		Args: one("DIR"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			values, err := pairs(cmd, "--arg", args)
@@ -36,11 +45,23 @@ the same for every Kit that is given as a directory.`,
 			if err != nil {
 				return err
 			}
+			if push && ref == "" {
+				return usageError(cmd, "--push needs the --tag REF to push to")
+			}
+			if err := pullPolicy(cmd, when); err != nil {
+				return err
+			}
 			if network != "" && !quiet {
 				fmt.Fprintf(e.Stderr, "kitbox: build network %s: %s\n", network, buildNetworkText(network))
 			}
 			p := e.progress(quiet)
-			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Progress: p.event})
+			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Platforms: on, Pull: when, Progress: p.event})
+			if err == nil && push {
+				var m sandbox.ImageManager
+				if m, err = sandbox.ManageImages(e.Images); err == nil {
+					_, err = m.Push(cmd.Context(), ref, ref, p.event)
+				}
+			}
 			p.done()
 			if err != nil {
 				return err
@@ -56,6 +77,9 @@ the same for every Kit that is given as a directory.`,
 	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	buildNetworkFlag(cmd, &net)
+	f.StringSliceVar(&on, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (several only for a set)")
+	pullFlag(cmd, &when, "always")
+	f.BoolVar(&push, "push", false, "push to the registry that --tag names")
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd

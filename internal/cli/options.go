@@ -25,6 +25,7 @@ type making struct {
 	env    []string
 	routes []string
 	build  string // --build-network
+	pull   string
 	deny   bool
 	assent bool
 	cpus   float64
@@ -45,6 +46,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
+	pullFlag(cmd, &m.pull, "missing")
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
@@ -97,6 +99,10 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if o.BuildNetwork, err = buildNetwork(cmd, m.build); err != nil {
 		return o, err
 	}
+	if err := pullPolicy(cmd, m.pull); err != nil {
+		return o, err
+	}
+	o.Pull = m.pull
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
 			if cmd.Name() == "run" {
@@ -110,6 +116,18 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 
 func buildNetworkFlag(cmd *cobra.Command, v *string) {
 	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
+}
+
+func pullFlag(cmd *cobra.Command, v *string, preset string) {
+	cmd.Flags().StringVar(v, "pull", preset, "`WHEN` registries are asked: always, missing or never")
+}
+
+func pullPolicy(cmd *cobra.Command, v string) error {
+	switch v {
+	case "always", "missing", "never":
+		return nil
+	}
+	return usageError(cmd, "--pull %q is none of always, missing and never", v)
 }
 
 // buildNetwork judges the value of --build-network; empty stands for none.

@@ -211,9 +211,10 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 // fetcher is the configured one, telling o what it does.
 func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
 	f := e.c.Fetcher()
-	f.BuildNetwork = o.BuildNetwork
+	f.BuildNetwork, f.Policy = o.BuildNetwork, fetch.Policy(o.Pull)
 	if o.Progress != nil {
 		f.Progress = &lineWriter{step: "build", tell: o.Progress}
+		f.Notice = func(line string) { o.Progress(sandbox.Event{Detail: line}) }
 	}
 	return f
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -41,7 +42,7 @@ func (e *Engine) Images(ctx context.Context) ([]sandbox.Image, error) {
 // describe sums an image up. A descriptor that cannot be read leaves the kind
 // open; whoever uses the image is told why.
 func describe(ref string, im layout.Image) sandbox.Image {
-	s := sandbox.Image{Ref: ref, Digest: im.Descriptor.Digest.String(), SizeBytes: im.Manifest.Config.Size}
+	s := sandbox.Image{Ref: ref, Digest: im.Root.Digest.String(), SizeBytes: im.Manifest.Config.Size}
 	for _, l := range im.Manifest.Layers {
 		s.SizeBytes += l.Size
 	}
@@ -61,12 +62,21 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
-	kit, err := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network}).Fetch(ctx, o.Dir, o.Args)
+	f := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
+	// To build a set is to ask what the names of its Kits stand for.
+	f.Policy, f.SetName = fetch.Policy(cmp.Or(o.Pull, string(fetch.Always))), o.Ref
+	if err := forPlatforms(f, o.Platforms); err != nil {
+		return sandbox.Image{}, err
+	}
+	kit, err := f.Fetch(ctx, o.Dir, o.Args)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
 	if kit.Source != fetch.Directory {
 		return sandbox.Image{}, fmt.Errorf("%s is an image already; build takes the directory of a Kit: %w", o.Dir, kiterr.ErrUnsupported)
+	}
+	if len(o.Platforms) > 1 && kit.Root == kit.Digest {
+		return sandbox.Image{}, fmt.Errorf("kit %s was built for %s only: a recipe is built for one platform at a time; name one with --platform: %w", o.Dir, o.Platforms[0], kiterr.ErrUnsupported)
 	}
 	for name := range o.Args {
 		if !contains(kit.BuildArgs, name) {
@@ -77,7 +87,7 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	desc, err := images.Describe(ctx, kit.Digest)
+	desc, err := images.Describe(ctx, kit.Root)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -86,11 +96,28 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 			return sandbox.Image{}, err
 		}
 	}
-	im, err := images.Image(ctx, desc, layout.HostPlatform())
+	im, err := images.Image(ctx, desc, f.Platform)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
 	return describe(o.Ref, im), nil
+}
+
+// forPlatforms makes f build for platforms, or for what it would by itself if
+// there are none. Of several, what is described in the end is the first.
+func forPlatforms(f *fetch.Fetcher, platforms []string) error {
+	f.Platform = layout.HostPlatform()
+	for i, s := range platforms {
+		p, err := layout.ParsePlatform(s)
+		if err != nil {
+			return err
+		}
+		if i == 0 || p.Architecture == layout.HostPlatform().Architecture {
+			f.Platform = p
+		}
+		f.SetPlatforms = append(f.SetPlatforms, p)
+	}
+	return nil
 }
 
 func contains(list []string, s string) bool {
