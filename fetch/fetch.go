@@ -19,11 +19,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/kitbox-dev/kitbox/internal/mirror"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -81,10 +83,16 @@ type Fetcher struct {
 	// tty, plain, json or quiet.
 	ProgressMode string
 
+	// Idle is how long a registry may neither send nor take a byte before it
+	// is given up. Zero means a minute.
+	Idle time.Duration
+
 	mu sync.Mutex // one line of Progress at a time
 
-	once   sync.Once
-	client *auth.Client // set by once
+	once       sync.Once
+	client     *auth.Client  // set by once
+	mirrors    mirror.Config // set by once
+	mirrorsErr error         // set by once
 }
 
 // A Policy says when a registry is asked about a name. A digest is not asked

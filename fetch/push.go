@@ -185,10 +185,13 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 		if ok, err := there.Blobs().Exists(ctx, d); err != nil || !ok {
 			continue // no right to look is no reason to give up
 		}
-		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, from) })
+		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, there) })
 	}
 	p.f.note("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
-	rc, err := p.content(ctx, d, from)
+	rc, err := p.images.Fetch(ctx, d)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return p.f.fromOrigins(ctx, d, from, func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) })
+	}
 	if err != nil {
 		return err
 	}
@@ -196,31 +199,31 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 	return p.repo.Blobs().Push(ctx, d, rc)
 }
 
-// content opens a blob in the store, else where a Kit of the set comes from.
-func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+// content opens a blob in the store, else there.
+func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, there *remote.Repository) (io.ReadCloser, error) {
 	rc, err := p.images.Fetch(ctx, d)
-	if !errors.Is(err, kiterr.ErrNotFound) {
-		return rc, err
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return openBlob(ctx, there, d)
 	}
-	return p.f.fromOrigins(ctx, d, from)
+	return rc, err
 }
 
-// fromOrigins opens a blob that the store lacks at the first of the repositories
-// that has it.
-func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+// fromOrigins reads a blob that the store lacks from the first of the
+// repositories that has it.
+func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(io.Reader) error) error {
 	err := fmt.Errorf("blob %s: %w in the local store", d.Digest, kiterr.ErrNotFound)
 	for _, o := range from {
-		repo, rerr := f.repository(o)
-		if rerr != nil {
-			return nil, rerr
+		where, serr := f.sites(o)
+		if serr != nil {
+			return serr
 		}
-		rc, ferr := openBlob(ctx, repo, d)
-		if ferr == nil {
-			return rc, nil
+		berr := blob(ctx, where, d, use)
+		if berr == nil || ctx.Err() != nil {
+			return berr
 		}
-		err = explainRemote(o.String(), o, ferr)
+		err = explainRemote(o.String(), o, berr)
 	}
-	return nil, err
+	return err
 }
 
 // listed returns the references of the Kits that a set's descriptor lists. Other

@@ -9,18 +9,15 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry"
-	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/errcode"
-	"oras.land/oras-go/v2/registry/remote/retry"
 
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -44,59 +41,72 @@ type remoteImage struct {
 	at     registry.Reference // never without a tag or digest
 	root   ocispec.Descriptor
 
-	mu   sync.Mutex
-	repo *remote.Repository       // guarded by mu; nil: nobody was asked yet
-	docs map[digest.Digest][]byte // guarded by mu
+	mu    sync.Mutex
+	where []site                   // guarded by mu; nil: nobody was asked yet
+	docs  map[digest.Digest][]byte // guarded by mu
 }
 
-// asked reports whether the registry has been.
+// asked reports whether a registry has been.
 func (r *remoteImage) asked() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.repo != nil
+	return r.where != nil
 }
 
-// repository is where the image is.
-func (r *remoteImage) repository() (*remote.Repository, error) {
+// sites are where the image can be had.
+func (r *remoteImage) sites() ([]site, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.repo != nil {
-		return r.repo, nil
+	if r.where != nil {
+		return r.where, nil
 	}
-	repo, err := r.f.repository(r.at)
-	r.repo = repo
-	return repo, err
+	where, err := r.f.sites(r.at)
+	r.where = where
+	return where, err
 }
 
 // head asks what the name stands for, and gets nothing.
 func (r *remoteImage) head(ctx context.Context) (ocispec.Descriptor, error) {
-	repo, err := r.repository()
+	where, err := r.sites()
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	desc, err := repo.Resolve(ctx, r.at.Reference)
-	return ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, err
+	return try(ctx, naming(where), func(s site) (ocispec.Descriptor, error) {
+		desc, err := s.repo.Resolve(ctx, r.at.Reference)
+		return ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, err
+	})
 }
 
-// get reads the document that the name stands for, in one request, and makes it
-// the root.
+// get reads the document that the name stands for and makes it the root: in one
+// request, or in two when the registry says what the name stands for and a
+// mirror has it.
 func (r *remoteImage) get(ctx context.Context) error {
-	repo, err := r.repository()
+	where, err := r.sites()
 	if err != nil {
 		return err
 	}
-	desc, rc, err := repo.Manifests().FetchReference(ctx, r.at.Reference)
-	if err != nil {
+	if len(where) > 1 && where[0].mirror && !where[0].tags {
+		if r.root, err = r.head(ctx); err != nil {
+			return err
+		}
+		_, err := r.Document(ctx, r.root)
 		return err
 	}
-	defer rc.Close()
-	data, err := readDocument(rc, desc)
-	if err != nil {
-		return err
-	}
-	r.root = ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
-	r.keep(desc.Digest, data)
-	return nil
+	_, err = try(ctx, naming(where), func(s site) (struct{}, error) {
+		desc, rc, err := s.repo.Manifests().FetchReference(ctx, r.at.Reference)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer rc.Close()
+		data, err := readDocument(rc, desc)
+		if err != nil {
+			return struct{}{}, err
+		}
+		r.root = ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
+		r.keep(desc.Digest, data)
+		return struct{}{}, nil
+	})
+	return err
 }
 
 func (r *remoteImage) keep(d digest.Digest, data []byte) {
@@ -135,16 +145,18 @@ func (r *remoteImage) fetch(ctx context.Context, desc ocispec.Descriptor) ([]byt
 	if desc.Size > layout.MaxDocument || desc.Size < 0 {
 		return nil, tooLarge(desc)
 	}
-	repo, err := r.repository()
+	where, err := r.sites()
 	if err != nil {
 		return nil, err
 	}
-	rc, err := repo.Fetch(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	defer rc.Close()
-	return readDocument(rc, desc)
+	return try(ctx, where, func(s site) ([]byte, error) {
+		rc, err := s.repo.Fetch(ctx, desc)
+		if err != nil {
+			return nil, err
+		}
+		defer rc.Close()
+		return readDocument(rc, desc)
+	})
 }
 
 func tooLarge(desc ocispec.Descriptor) error {
@@ -236,20 +248,19 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 	if len(from) == 0 {
 		return nil
 	}
-	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-		return f.fromOrigins(ctx, d, from)
+	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+		return f.fromOrigins(ctx, d, from, use)
 	})
 }
 
 // bring gets what the store lacks of one platform's image, and names it there.
 func (f *Fetcher) bring(ctx context.Context, src *remoteImage, manifest digest.Digest, m ocispec.Manifest) error {
-	err := f.layers(ctx, src.images, src.ref, m, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-		repo, err := src.repository()
-		if err != nil {
-			return nil, err
-		}
-		return openBlob(ctx, repo, d)
-	})
+	where, err := src.sites()
+	if err == nil {
+		err = f.layers(ctx, src.images, src.ref, m, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+			return blob(ctx, where, d, use)
+		})
+	}
 	if err != nil {
 		return explainRemote(src.ref, src.at, err)
 	}
@@ -268,7 +279,7 @@ func (f *Fetcher) bring(ctx context.Context, src *remoteImage, manifest digest.D
 }
 
 // layers stores those layers of m that are not there.
-func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, open func(context.Context, ocispec.Descriptor) (io.ReadCloser, error)) error {
+func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, read func(ocispec.Descriptor, func(io.Reader) error) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pulls)
 	for n, l := range m.Layers {
@@ -280,32 +291,10 @@ func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, 
 				return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Digest, l.Size, int64(maxLayer), kiterr.ErrRefused)
 			}
 			f.note("pulling %s layer %d of %d (%.1f MB)", ref, n+1, len(m.Layers), float64(l.Size)/1e6)
-			rc, err := open(gctx, l)
-			if err != nil {
-				return err
-			}
-			defer rc.Close()
-			return images.Push(gctx, l, rc)
+			return read(l, func(r io.Reader) error { return images.Push(gctx, l, r) })
 		})
 	}
 	return g.Wait()
-}
-
-// repository prepares access to r with the logins that docker has, if any. All
-// of a Fetcher's share their connections and tokens.
-func (f *Fetcher) repository(r registry.Reference) (*remote.Repository, error) {
-	f.once.Do(func() {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.ResponseHeaderTimeout = 60 * time.Second
-		transport.MaxIdleConnsPerHost = 2 * pulls
-		f.client = &auth.Client{
-			Client:     &http.Client{Transport: retry.NewTransport(idleTransport{transport, idle})},
-			Cache:      auth.NewCache(),
-			Credential: login,
-		}
-		f.client.SetUserAgent("kitbox")
-	})
-	return &remote.Repository{Reference: r, Client: f.client, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}, nil
 }
 
 // login returns what docker knows for a registry. It reads docker's file each

@@ -46,6 +46,14 @@ func serve(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
+// plainServer answers with h on loopback until the test ends.
+func plainServer(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
 // push makes an image with annotations at ref and returns it.
 func push(t *testing.T, ref string, annotations map[string]string) v1.Image {
 	t.Helper()

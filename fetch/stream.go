@@ -17,8 +17,12 @@ const (
 	// middle of a transfer.
 	idle = 60 * time.Second
 
-	// tries is how often a layer is taken up again without a byte of progress.
+	// tries is how often a layer is taken up again without progress.
 	tries = 4
+
+	// worth is what a connection has to bring to count as progress, in bytes. A
+	// registry that sends a little each time would otherwise never be given up.
+	worth = 64 << 10
 
 	// firstPause is the wait before the first of them; it doubles.
 	firstPause = 250 * time.Millisecond
@@ -103,7 +107,8 @@ type blobReader struct {
 
 	rc   io.ReadCloser // nil: none
 	off  int64
-	fail int // connections in a row that brought nothing
+	got  int64 // over this connection
+	fail int   // connections in a row that brought no progress
 }
 
 func openBlob(ctx context.Context, repo *remote.Repository, desc ocispec.Descriptor) (*blobReader, error) {
@@ -121,7 +126,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		if b.rc != nil {
 			n, err := b.rc.Read(p)
 			b.off += int64(n)
-			if n > 0 {
+			if b.got += int64(n); b.got >= worth {
 				b.fail, b.pause = 0, firstPause
 			}
 			ended := errors.Is(err, io.EOF)
@@ -164,7 +169,7 @@ func (b *blobReader) reopen() error {
 				_, err = io.CopyN(io.Discard, rc, b.off)
 			}
 			if err == nil {
-				b.rc = rc
+				b.rc, b.got = rc, 0
 				return nil
 			}
 			rc.Close()

@@ -18,7 +18,7 @@ type ImageManager interface {
 	Push(ctx context.Context, ref, target string, progress func(Event)) (string, error)
 
 	// Pull gets ref from its registry into the store, always asking it.
-	Pull(ctx context.Context, ref string, progress func(Event)) (Image, error)
+	Pull(ctx context.Context, ref string, o PullOptions) (Image, error)
 
 	// TagImage gives what ref stands for another name in the store.
 	TagImage(ctx context.Context, ref, name string) error
@@ -48,6 +48,12 @@ func ManageImages(s ImageStore) (ImageManager, error) {
 		return nil, fmt.Errorf("this store of images cannot move them (%T): %w", s, kiterr.ErrUnsupported)
 	}
 	return m, nil
+}
+
+// PullOptions say what of an image is wanted. The zero value is this machine's.
+type PullOptions struct {
+	Platform string // os/arch or os/arch/variant; empty: this machine's
+	Progress func(Event)
 }
 
 // ImageDetails are what an image says of itself on this machine's platform.

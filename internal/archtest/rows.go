@@ -55,6 +55,7 @@ var Rows = []Row{
 	{Pkg: "internal/store/state", Why: "state files know no Kit"},
 	{Pkg: "internal/store", Why: "the store knows no Kit"},
 	{Pkg: "internal/platform", Why: "the base is an image like any other"},
+	{Pkg: "internal/mirror", Why: "which registries stand in for others is the operator's file", Only: []string{"kiterr"}},
 	{Pkg: "fetch", Why: "the public I/O: it brings Kits and judges none"},
 	{Pkg: "assemble/passwd", Why: "pure: databases come as text", Only: []string{"kiterr"}},
 	{Pkg: "assemble", Why: "resolved Kits become one image here, not before"},

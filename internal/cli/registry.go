@@ -50,12 +50,15 @@ mounted from their repositories. Logins are docker's.`,
 
 func (e *Env) pull() *cobra.Command {
 	var quiet, asJSON bool
+	var platform string
 	cmd := &cobra.Command{
 		Use:   "pull [options] REF",
 		Short: "Get an image from a registry into the store",
 		Long: `Asks the registry of REF what the name stands for today, gets what the local
-store lacks of it for this machine's platform, and prints the digest.`,
-		Example: `  kitbox pull ghcr.io/me/kits/hello:1`,
+store lacks of it for one platform, and prints the digest: that of the index where
+there is one. What has arrived when it is interrupted is not transferred again.`,
+		Example: `  kitbox pull ghcr.io/me/kits/hello:1
+  kitbox pull --platform linux/arm64 ghcr.io/me/kits/hello:1`,
 		Args:    one("REF"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
@@ -63,7 +66,7 @@ store lacks of it for this machine's platform, and prints the digest.`,
 				return err
 			}
 			p := e.progress(quiet)
-			im, err := m.Pull(cmd.Context(), a[0], p.event)
+			im, err := m.Pull(cmd.Context(), a[0], sandbox.PullOptions{Platform: platform, Progress: p.event})
 			p.done()
 			if err != nil {
 				return err
@@ -75,6 +78,7 @@ store lacks of it for this machine's platform, and prints the digest.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&platform, "platform", "", "the `OS/ARCH` to get (default: this machine's)")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd

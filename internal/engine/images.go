@@ -3,7 +3,10 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -30,13 +33,27 @@ func (e *Engine) Images(ctx context.Context) ([]sandbox.Image, error) {
 	}
 	var out []sandbox.Image
 	for _, t := range tags {
-		im, err := images.Image(ctx, t.Descriptor, layout.HostPlatform())
+		im, err := anImage(ctx, images, t.Descriptor)
 		if err != nil {
 			return nil, fmt.Errorf("image %s: %w", t.Name, err)
 		}
 		out = append(out, describe(t.Name, im))
 	}
 	return out, nil
+}
+
+// anImage is the image of d for this machine, or else for a platform that the
+// store has.
+func anImage(ctx context.Context, images *layout.Store, d ocispec.Descriptor) (layout.Image, error) {
+	im, err := images.Image(ctx, d, layout.HostPlatform())
+	if !errors.Is(err, kiterr.ErrNotFound) {
+		return im, err
+	}
+	all, aerr := layout.ReadAll(ctx, images, d)
+	if aerr != nil {
+		return im, err
+	}
+	return all[0], nil
 }
 
 // describe sums an image up. A descriptor that cannot be read leaves the kind

@@ -40,16 +40,22 @@ func (e *Engine) Push(ctx context.Context, ref, target string, progress func(san
 }
 
 // Pull implements [sandbox.ImageManager].
-func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Event)) (sandbox.Image, error) {
-	images, f, err := e.storeFor(progress)
+func (e *Engine) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (sandbox.Image, error) {
+	images, f, err := e.storeFor(o.Progress)
 	if err != nil {
 		return sandbox.Image{}, err
+	}
+	f.Platform = layout.HostPlatform()
+	if o.Platform != "" {
+		if f.Platform, err = layout.ParsePlatform(o.Platform); err != nil {
+			return sandbox.Image{}, err
+		}
 	}
 	d, err := f.PullImage(ctx, ref)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	im, err := images.Image(ctx, d, layout.HostPlatform())
+	im, err := images.Image(ctx, d, f.Platform)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -79,7 +85,7 @@ func (e *Engine) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDe
 	if err != nil {
 		return nil, err
 	}
-	im, err := images.Image(ctx, root, layout.HostPlatform())
+	im, err := anImage(ctx, images, root)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref, err)
 	}

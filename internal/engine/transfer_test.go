@@ -42,7 +42,7 @@ func TestAnImageTravels(t *testing.T) {
 		t.Fatalf("%v, told %q", err, told)
 	}
 	second, _ := imagesAt(t)
-	im, err := second.Pull(ctx, target, nil)
+	im, err := second.Pull(ctx, target, sandbox.PullOptions{})
 	if err != nil || im.Digest != digest || im.Kind != "mixin" || im.Ref != target {
 		t.Fatalf("%+v, %v", im, err)
 	}
