@@ -59,7 +59,7 @@ store lacks of it for one platform, and prints the digest: that of the index whe
 there is one. What has arrived when it is interrupted is not transferred again.`,
 		Example: `  kitbox pull ghcr.io/me/kits/hello:1
   kitbox pull --platform linux/arm64 ghcr.io/me/kits/hello:1`,
-		Args:    one("REF"),
+		Args: one("REF"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
