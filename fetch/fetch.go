@@ -1,7 +1,8 @@
 // Package fetch turns a reference into a Kit: its manifest, its descriptor and
 // the layers it consists of. A reference is a directory or descriptor file,
-// which is built when its sources changed; the name or digest of an image in the
-// local store; a registry's; or an OCI image layout.
+// which is built when its sources changed; one in a git repository, built of the
+// commit; the name or digest of an image in the local store; a registry's; or an
+// OCI image layout.
 //
 // It is the input side of kitbox and the only package left of the plan that
 // reads anything. It judges no descriptor: package spec does, from the bytes
@@ -25,6 +26,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/kitbox-dev/kitbox/internal/checkout"
 	"github.com/kitbox-dev/kitbox/internal/mirror"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -113,6 +115,7 @@ const (
 	Store     Kind = "store"     // an image of the local store
 	Registry  Kind = "registry"
 	Layout    Kind = "layout" // an OCI image layout directory
+	Git       Kind = "git"    // built from a commit of a repository
 )
 
 // A Layer is one layer of a Kit.
@@ -160,6 +163,9 @@ func (f *Fetcher) Fetch(ctx context.Context, ref string, args map[string]string)
 func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string) (*Kit, error) {
 	if ref == "" {
 		return nil, fmt.Errorf("an empty reference names no Kit: %w", kiterr.ErrNotFound)
+	}
+	if checkout.Is(ref) {
+		return f.git(ctx, ref, args)
 	}
 	if isPath(ref) {
 		return f.path(ctx, ref, args)
@@ -230,6 +236,27 @@ func (f *Fetcher) path(ctx context.Context, ref string, args map[string]string) 
 func isLayout(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, ocispec.ImageLayoutFile))
 	return err == nil
+}
+
+// git builds what a source of a repository names, at the commit that its ref
+// stands for.
+func (f *Fetcher) git(ctx context.Context, ref string, args map[string]string) (*Kit, error) {
+	s, err := checkout.Parse(ref)
+	if err != nil {
+		return nil, fmt.Errorf("kit %w", err)
+	}
+	c := checkout.Cache{Dir: filepath.Join(f.Home, "builds", "git"), Notice: func(line string) { f.note("%s", line) }}
+	ask := map[Policy]checkout.Ask{Always: checkout.Always, Never: checkout.Never}[f.Policy]
+	tree, err := c.Get(ctx, s, ask)
+	if err != nil {
+		return nil, fmt.Errorf("kit %w", err)
+	}
+	kit, err := f.build(ctx, filepath.Join(tree.Dir, tree.File), tree.File == "", args)
+	if err != nil {
+		return nil, fmt.Errorf("kit %s: %w", s, err)
+	}
+	kit.Source = Git
+	return kit, nil
 }
 
 // layout imports an image of the layout at dir; tag is its name or digest there

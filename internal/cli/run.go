@@ -23,8 +23,9 @@ func (e *Env) run() *cobra.Command {
 		Use:   "run [options] KIT [PATH] [-- ARG...]",
 		Short: "Make a sandbox from Kits and run the workload in it",
 		Long: `Makes a sandbox from KIT and the Kits given with --kit, and runs its workload
-there. KIT is a directory that holds a Kit, which is built when it has changed,
-or an image of the local store. PATH is a directory of this machine that
+there. KIT is a directory that holds a Kit, which is built when it has changed, an
+image of the local store or a registry, or a directory in a git repository,
+git+https://HOST/REPOSITORY#ref=TAG&dir=PATH. PATH is a directory of this machine that
 becomes the workspace; files made there belong to you.
 
 Every ARG is appended to the workload's launch command. With --exec, the ARGs

@@ -89,7 +89,7 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	if kit.Source != fetch.Directory {
+	if kit.Source != fetch.Directory && kit.Source != fetch.Git {
 		return sandbox.Image{}, fmt.Errorf("%s is an image already; build takes the directory of a Kit: %w", o.Dir, kiterr.ErrUnsupported)
 	}
 	if len(o.Platforms) > 1 && kit.Root == kit.Digest {
