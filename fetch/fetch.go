@@ -135,6 +135,8 @@ type Kit struct {
 	Descriptor []byte  // the annotation: the published descriptor
 	Layers     []Layer // lowest first
 
+	Commit string // of a git source
+
 	// Built means that a builder ran for it now, as opposed to long ago.
 	Built bool
 
@@ -186,6 +188,26 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 		kit.Source, kit.missing = Registry, at.remote
 	}
 	return kit, nil
+}
+
+// Pin returns the reference to what ref stood for when it had the digest root:
+// the same name by digest, or the same place in a repository at the commit. A
+// path has none: whether it still is that is for the caller to compare.
+func Pin(ref string, root digest.Digest, commit string) (string, error) {
+	switch {
+	case isPath(ref), strings.HasPrefix(ref, string(root)), strings.Contains(ref, "@") && !checkout.Is(ref):
+		return ref, nil
+	case !checkout.Is(ref):
+		return ref + "@" + root.String(), nil
+	case commit == "":
+		return "", fmt.Errorf("kit %s: no commit is known of it: %w", ref, kiterr.ErrRefused)
+	}
+	s, err := checkout.Parse(ref)
+	if err != nil {
+		return "", fmt.Errorf("kit %w", err)
+	}
+	s.Ref = commit
+	return s.String(), nil
 }
 
 // isPath reports whether ref is a path: it says so by its first characters.
@@ -255,7 +277,7 @@ func (f *Fetcher) git(ctx context.Context, ref string, args map[string]string) (
 	if err != nil {
 		return nil, fmt.Errorf("kit %s: %w", s, err)
 	}
-	kit.Source = Git
+	kit.Source, kit.Commit = Git, tree.Commit
 	return kit, nil
 }
 

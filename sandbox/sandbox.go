@@ -121,6 +121,11 @@ type CreateOptions struct {
 	// transfers only what has changed; or "never".
 	Pull string
 
+	// Lock pins the Kits. Kits and Args are then empty, or say the same as it
+	// does. A Kit that does not stand for what the lock says, or that asks
+	// for something else, is [kiterr.ErrRefused].
+	Lock *Lock
+
 	// Limits are set whatever the Kits ask for; zero fields leave it to
 	// them. One that cannot be held here is [kiterr.ErrRefused].
 	Limits Limits

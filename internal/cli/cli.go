@@ -182,7 +182,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		group string
 		cmd   *cobra.Command
 	}{
-		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()},
+		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()}, {groupRun, e.lock()}, {groupRun, e.update()},
 		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.restart()}, {groupLife, e.recreate()}, {groupLife, e.remove()},
 		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.events()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},

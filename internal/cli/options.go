@@ -36,6 +36,8 @@ type making struct {
 	privileged bool
 	driver     string
 	quiet      bool
+
+	lock locking
 }
 
 func (m *making) flags(cmd *cobra.Command) {
@@ -47,6 +49,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
 	pullFlag(cmd, &m.pull, "missing")
+	m.lock.flags(cmd)
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
@@ -58,13 +61,35 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
-// options is what was asked for; kit and workspace come from the arguments.
+// options is what was asked for; kit and workspace come from the arguments. With
+// a lock kit may be empty, and a single argument that is none of its Kits is the
+// workspace.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, DenyAll: m.deny, Approve: m.assent}
+	l, err := m.lock.read(cmd)
+	if err != nil {
+		return o, err
+	}
+	switch {
+	case l != nil:
+		o.Lock = l
+		if _, ok := spelled(l, kit); !ok && workspace == "" {
+			kit, workspace = "", kit
+		}
+	case kit == "":
+		return o, usageError(cmd, "which KIT? %s takes a directory or an image", cmd.Name())
+	}
+	for _, ref := range append([]string{kit}, m.kits...) {
+		if l != nil {
+			ref, _ = spelled(l, ref)
+		}
+		if ref != "" {
+			o.Kits = append(o.Kits, ref)
+		}
+	}
 	if cmd.Flags().Changed("name") && !sandboxName().MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
-	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
 	}

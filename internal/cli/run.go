@@ -70,8 +70,8 @@ func kitPathArgs(cmd *cobra.Command, args []string) (kit, path string, rest []st
 		args, rest = args[:n], args[n:]
 	}
 	switch len(args) {
-	case 0:
-		return "", "", nil, usageError(cmd, "which KIT? %s takes a directory or an image", cmd.Name())
+	case 0: // the lock names it
+		return "", "", rest, nil
 	case 1:
 		return args[0], "", rest, nil
 	case 2:

@@ -97,6 +97,9 @@ const recordVersion = 1
 // compose decides everything about a sandbox and makes nothing, apart from the
 // images and unpacked layers that every composition shares.
 func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id string) (*composition, error) {
+	if err := held(&o); err != nil {
+		return nil, err
+	}
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
@@ -141,6 +144,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 		if declared[i].Descriptor, err = expand.Env(declared[i].Descriptor, env); err != nil {
 			return nil, fmt.Errorf("kit %s: %w", declared[i].Ref, err)
 		}
+	}
+	if err := holds(o.Lock, declared); err != nil {
+		return nil, err
 	}
 	selection, err := e.selectFrom(ctx, scene, declared)
 	if err != nil {
@@ -236,7 +242,7 @@ func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit
 		if w, ok := f.Progress.(*lineWriter); ok {
 			w.of = ref
 		}
-		image, err := f.Fetch(ctx, ref, o.Args)
+		image, err := fetchLocked(ctx, f, o.Lock, ref, o.Args)
 		if err != nil {
 			return nil, err
 		}
