@@ -253,6 +253,31 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 	})
 }
 
+// Complete gets what the store lacks of the layers of root, which it has: those
+// of a set are still where its Kits came from. Of other images it gets nothing.
+func (f *Fetcher) Complete(ctx context.Context, root ocispec.Descriptor) error {
+	images, err := f.images()
+	if err != nil {
+		return err
+	}
+	all, err := layout.ReadAll(ctx, images, root)
+	if err != nil {
+		return err
+	}
+	for _, im := range all {
+		from := origins(im.Annotations[Annotation])
+		if len(from) == 0 {
+			continue
+		}
+		if err := f.layers(ctx, images, im.Platform(), im.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+			return f.fromOrigins(ctx, d, from, use)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // bring gets what the store lacks of one platform's image, and names it there.
 func (f *Fetcher) bring(ctx context.Context, src *remoteImage, manifest digest.Digest, m ocispec.Manifest) error {
 	where, err := src.sites()

@@ -79,6 +79,12 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
+	if o.Ref != "" {
+		var err error
+		if o.Ref, err = tagName(o.Ref); err != nil {
+			return sandbox.Image{}, err
+		}
+	}
 	f := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
 	// To build a set is to ask what the names of its Kits stand for.
 	f.Policy, f.SetName = fetch.Policy(cmp.Or(o.Pull, string(fetch.Always))), o.Ref

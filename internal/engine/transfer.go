@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
 var _ sandbox.ImageManager = (*Engine)(nil)
@@ -72,7 +76,25 @@ func (e *Engine) TagImage(ctx context.Context, ref, name string) error {
 	if err != nil {
 		return err
 	}
+	if name, err = tagName(name); err != nil {
+		return err
+	}
 	return images.Tag(ctx, d, name)
+}
+
+// tagName is the name that an image gets in the store: with a tag, as everybody
+// who looks it up without one means.
+func tagName(name string) (string, error) {
+	img, err := constraint.ParseImage(name)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
+	case img.Digest != "":
+		return "", fmt.Errorf("%s: a digest belongs to what has it and cannot be given: leave it out: %w", name, kiterr.ErrRefused)
+	case img.Tag == "":
+		return name + ":latest", nil
+	}
+	return name, nil
 }
 
 // InspectImage implements [sandbox.ImageManager].
@@ -115,6 +137,9 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 		return err
 	}
 	err = images.Untag(ctx, ref)
+	if latest, terr := tagName(ref); errors.Is(err, kiterr.ErrNotFound) && terr == nil && latest != ref {
+		err = images.Untag(ctx, latest)
+	}
 	if errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("image %s: %w: 'kitbox images' lists the names there are", ref, kiterr.ErrNotFound)
 	}
@@ -141,6 +166,15 @@ func (e *Engine) SaveImages(ctx context.Context, refs []string, w io.Writer) err
 		d, err := f.Lookup(ctx, ref)
 		if err != nil {
 			return err
+		}
+		// The layers of a set may still be where its Kits came from.
+		if err := f.Complete(ctx, d); err != nil {
+			return fmt.Errorf("image %s: %w", ref, err)
+		}
+		if digest.Digest(ref).Validate() != nil && !strings.Contains(ref, "@") {
+			if ref, err = tagName(ref); err != nil {
+				return err
+			}
 		}
 		tags = append(tags, layout.Tag{Name: ref, Descriptor: d})
 	}
