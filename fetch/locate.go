@@ -64,7 +64,7 @@ func (f *Fetcher) locate(ctx context.Context, images *layout.Store, ref string) 
 	case have:
 		now, err := src.head(ctx)
 		if err != nil {
-			return none, explainRemote(ref, src.at, err)
+			return none, fmt.Errorf("%w; --pull missing takes what the store has of that name, %s", explainRegistry(ref, src.at, err, "", ""), stored.Digest)
 		}
 		if now.Digest == stored.Digest {
 			f.note("%s is %s, as in the store", ref, now.Digest)

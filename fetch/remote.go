@@ -345,8 +345,15 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// explainRemote puts an error of a registry in its family and in one line.
+// explainRemote puts an error of a registry in its family and in one line. The
+// store has not what ref names.
 func explainRemote(ref string, r registry.Reference, err error) error {
+	return explainRegistry(ref, r, err, "in the local store and ", "in the local store, and ")
+}
+
+// explainRegistry says only at which registry something was not found, unless it
+// is told where else: before "at registry" and before "registry … cannot".
+func explainRegistry(ref string, r registry.Reference, err error, at, and string) error {
 	var resp *errcode.ErrorResponse
 	var op *net.OpError
 	var dns *net.DNSError
@@ -356,13 +363,16 @@ func explainRemote(ref string, r registry.Reference, err error) error {
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
 		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s': %w", ref, r.Registry, r.Registry, kiterr.ErrNotFound)
 	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &resp) && resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("kit %s: %w in the local store and at registry %s", ref, kiterr.ErrNotFound, r.Registry)
+		return fmt.Errorf("kit %s: %w %sat registry %s", ref, kiterr.ErrNotFound, at, r.Registry)
 	case errors.As(err, &dns), errors.As(err, &op):
 		cause := err
 		if op != nil {
 			cause = op
 		}
-		return fmt.Errorf("kit %s: %w in the local store, and registry %s cannot be reached: %v", ref, kiterr.ErrNotFound, r.Registry, cause)
+		if and == "" {
+			return fmt.Errorf("kit %s: registry %s cannot be reached: %v: %w", ref, r.Registry, cause, kiterr.ErrNotFound)
+		}
+		return fmt.Errorf("kit %s: %w %sregistry %s cannot be reached: %v", ref, kiterr.ErrNotFound, and, r.Registry, cause)
 	case strings.HasPrefix(err.Error(), "kit "):
 		return err
 	}

@@ -131,6 +131,7 @@ type RecreateOptions struct {
 	Env             map[string]string // over those it had
 	AllowWidening   bool              // approve what was not granted before
 	AllowPrivileged bool              // as in [CreateOptions]
+	Pull            string            // as in [CreateOptions]; empty: always
 	Granted         func(*Plan)       // told before anything changes; nil discards
 	Progress        func(Event)       // nil discards
 }

@@ -120,6 +120,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
+	if err := e.foresee(ctx, set.Declarations); err != nil {
+		return nil, err
+	}
 	dirs, err := e.rootfs(ctx, o, ordered(set.Layers, kits))
 	if err != nil {
 		return nil, err
@@ -369,6 +372,25 @@ func launch(config ocispec.ImageConfig, im handler.Image, env map[string]string)
 		l.Env = append(l.Env, name+"="+env[name])
 	}
 	return l
+}
+
+// foresee refuses Kits that require what nobody here handles, before their layers
+// are got. What depends on what is in them is judged afterwards.
+func (e *Engine) foresee(ctx context.Context, kits []resolve.Kit) error {
+	if slices.ContainsFunc(kits, refersToEnvironment) {
+		return nil // not expanded yet
+	}
+	_, err := resolve.Select(kits, resolve.SelectorFunc(func(_ resolve.Operation, _ spec.Descriptor, r capability.Request) (bool, string) {
+		if e.handlers.Handles(r.Type) {
+			return true, ""
+		}
+		var refused *capability.RefusedError
+		if err := e.handlers.Accept(ctx, nil, capability.Contribution{Request: r}); errors.As(err, &refused) {
+			return false, refused.Reason
+		}
+		return false, "nobody handles it"
+	}))
+	return err
 }
 
 // selectFrom asks the handlers about every entry.

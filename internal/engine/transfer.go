@@ -43,6 +43,18 @@ func (e *Engine) Push(ctx context.Context, ref, target string, progress func(san
 	return d.String(), err
 }
 
+// Preflight implements [sandbox.Preflighter]. It always asks: who looks wants to
+// know what a name stands for now.
+func (e *Engine) Preflight(ctx context.Context, ref string) (sandbox.Glance, error) {
+	_, f, err := e.storeFor(nil)
+	if err != nil {
+		return sandbox.Glance{}, err
+	}
+	f.Policy = fetch.Always
+	h, err := f.Preflight(ctx, ref)
+	return sandbox.Glance{Ref: ref, Digest: h.Root.Digest.String(), Descriptor: h.Descriptor}, err
+}
+
 // Pull implements [sandbox.ImageManager].
 func (e *Engine) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (sandbox.Image, error) {
 	images, f, err := e.storeFor(o.Progress)
