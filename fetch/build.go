@@ -155,7 +155,7 @@ type SetSource struct {
 // not all of it is left. What a set was assembled from may have moved since,
 // which [Always] asks about.
 func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string, work maker) *Kit {
-	if work.set && f.Policy == Always {
+	if f.NoCache || work.set && f.Policy == Always {
 		return nil
 	}
 	path := filepath.Join(f.Home, "builds", key+".json")
@@ -281,6 +281,8 @@ type buildRequest struct {
 	Args       map[string]string `json:"args,omitzero"`
 	Platform   string            `json:"platform"`
 	Network    string            `json:"network,omitzero"`
+	Builder    string            `json:"builder,omitzero"`
+	NoCache    bool              `json:"noCache,omitzero"`
 }
 
 // A buildResult is what it prints when it is done, as far as it matters here.
@@ -337,7 +339,7 @@ const (
 // runBuilder runs kit-builder once.
 func (f *Fetcher) runBuilder(ctx context.Context, builder string, src source, args map[string]string) (*buildResult, error) {
 	p := f.platform()
-	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Platform: p.OS + "/" + p.Architecture}
+	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Builder: f.Address, NoCache: f.NoCache, Platform: p.OS + "/" + p.Architecture}
 	if p.Variant != "" {
 		req.Platform += "/" + p.Variant
 	}

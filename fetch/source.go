@@ -58,6 +58,9 @@ func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, arg
 		}
 	}
 	field(h, "builder", maker)
+	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {
+		field(h, "epoch", epoch) // what makes the image has it of the environment, too
+	}
 	if err := walkContext(ctx, src, func(rel string, info fs.FileInfo) error {
 		switch mode := info.Mode(); {
 		case mode.IsRegular():

@@ -15,11 +15,10 @@ func (e *Env) build() *cobra.Command {
 		args   []string
 		ref    string
 		net    string
+		o      sandbox.BuildOptions
 		quiet  bool
 		asJSON bool
 		push   bool
-		on     []string
-		when   string
 	)
 	cmd := &cobra.Command{
 		Use:   "build [options] DIR",
@@ -31,10 +30,19 @@ the same for every Kit that is given as a directory.
 A set (a descriptor with kits:) is assembled from the Kits that it lists, which
 are images of registries or of the store: their names are looked up, their layers
 are not read. Without --platform it is made for all platforms that its Kits have
-in common.`,
+in common.
+
+A Kit of which nothing has changed is found by the hash of its sources, and no
+builder is started for it. Otherwise the private builder builds it, which starts
+when it is needed, ends when it has been idle for five minutes and keeps its cache
+below 10 GiB; kit-builder status, stop and prune manage it.
+
+Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 		Example: `  kitbox build ./examples/hello
   kitbox build --tag hello:1 --arg version=2 ./examples/hello
-  kitbox build --push --tag ghcr.io/me/kits/team:1 ./team`,
+  kitbox build --push --tag ghcr.io/me/kits/team:1 ./team
+  kitbox build --builder tcp://buildkit.example:1234 --progress plain ./examples/hello
+  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) kitbox build ./examples/hello`,
 		Args: one("DIR"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			values, err := pairs(cmd, "--arg", args)
@@ -48,14 +56,24 @@ in common.`,
 			if push && ref == "" {
 				return usageError(cmd, "--push needs the --tag REF to push to")
 			}
-			if err := pullPolicy(cmd, when); err != nil {
+			if err := pullPolicy(cmd, o.Pull); err != nil {
 				return err
 			}
 			if network != "" && !quiet {
 				fmt.Fprintf(e.Stderr, "kitbox: build network %s: %s\n", network, buildNetworkText(network))
 			}
-			p := e.progress(quiet)
-			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Platforms: on, Pull: when, Progress: p.event})
+			switch o.ConsoleMode {
+			case "auto", "tty", "plain", "json":
+				if !quiet {
+					o.Console = e.Stderr
+				}
+			case "quiet":
+			default:
+				return usageError(cmd, "--progress %q is none of auto, tty, plain, json and quiet", o.ConsoleMode)
+			}
+			p := e.progress(quiet || o.ConsoleMode == "quiet" || o.ConsoleMode == "json")
+			o.Dir, o.Ref, o.Args, o.Network, o.Progress = a[0], ref, values, network, p.event
+			im, err := e.Builder.Build(cmd.Context(), o)
 			if err == nil && push {
 				var m sandbox.ImageManager
 				if m, err = sandbox.ManageImages(e.Images); err == nil {
@@ -77,9 +95,12 @@ in common.`,
 	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	buildNetworkFlag(cmd, &net)
-	f.StringSliceVar(&on, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (several only for a set)")
-	pullFlag(cmd, &when, "always")
+	f.StringSliceVar(&o.Platforms, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (several only for a set)")
+	pullFlag(cmd, &o.Pull, "always")
 	f.BoolVar(&push, "push", false, "push to the registry that --tag names")
+	f.StringVar(&o.Builder, "builder", "", "`ADDRESS` of another BuildKit, unix://… or tcp://…")
+	f.BoolVar(&o.NoCache, "no-cache", false, "build although nothing changed, and run every step")
+	f.StringVar(&o.ConsoleMode, "progress", "auto", "`MODE` of progress on stderr: auto (tty on a terminal, else plain), tty,\nplain, json or quiet")
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd

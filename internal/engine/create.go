@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -31,7 +31,7 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	if err := held(&o); err != nil {
+	if err := pinned(&o); err != nil {
 		return nil, err
 	}
 	c, err := e.compose(ctx, o, nameOf(o), state.NewID())
@@ -59,7 +59,7 @@ func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.S
 }
 
 func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
-	if err := held(&o); err != nil {
+	if err := pinned(&o); err != nil {
 		return nil, err
 	}
 	name := nameOf(o)
@@ -186,7 +186,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := c.write(sb, o.Ephemeral); err != nil {
 		return nil, err
 	}
-	if err := e.storage.prepare(p); err != nil {
+	if err := e.storage.Prepare(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := e.shared.prepare(p); err != nil {
@@ -195,7 +195,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}
-	up, err = k.Boot(ctx, keeper.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
+	up, err = k.Boot(ctx, link.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
 	if !up {
 		return nil, explainBoot(p, err)
 	}

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -91,7 +94,11 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := forPlatforms(f, o.Platforms); err != nil {
 		return sandbox.Image{}, err
 	}
-	kit, err := f.Fetch(ctx, o.Dir, o.Args)
+	f.Address, f.NoCache = o.Builder, o.NoCache
+	if o.Console != nil {
+		f.Progress, f.ProgressMode = o.Console, o.ConsoleMode
+	}
+	kit, err := f.Fetch(ctx, local(o.Dir), o.Args)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -141,6 +148,15 @@ func forPlatforms(f *fetch.Fetcher, platforms []string) error {
 		f.SetPlatforms = append(f.SetPlatforms, p)
 	}
 	return nil
+}
+
+// local turns the name of something that is there into one that is never looked
+// up in the store: what is built is always a file or directory.
+func local(dir string) string {
+	if _, err := os.Stat(dir); err != nil || filepath.IsAbs(dir) || dir == "." || dir == ".." || strings.HasPrefix(dir, "./") || strings.HasPrefix(dir, "../") {
+		return dir
+	}
+	return "./" + dir
 }
 
 func contains(list []string, s string) bool {

@@ -34,7 +34,7 @@ func (e *Engine) Lock(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Lo
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	if err := held(&o); err != nil {
+	if err := pinned(&o); err != nil {
 		return nil, err
 	}
 	kits, err := e.load(ctx, o)
@@ -91,8 +91,8 @@ func asks(kits []resolve.Kit) surface.Surface {
 	return surface.ProjectKits(cs)
 }
 
-// held makes o say what its lock does, and refuses one that says something else.
-func held(o *sandbox.CreateOptions) error {
+// pinned makes o say what its lock does, and refuses one that says something else.
+func pinned(o *sandbox.CreateOptions) error {
 	if o.Lock == nil {
 		return nil
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// hub runs a registry on loopback that validates what it gets.
-func hub(t *testing.T) string {
+// validating runs a registry on loopback that validates what it gets.
+func validating(t *testing.T) string {
 	t.Helper()
 	logrus.SetOutput(io.Discard)
 	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
@@ -31,7 +31,7 @@ func hub(t *testing.T) string {
 // TestASetOfBuiltKits builds two Kits, publishes them, publishes a set of them
 // and runs it from a store that has none of it.
 func TestASetOfBuiltKits(t *testing.T) {
-	host := hub(t)
+	host := validating(t)
 	ok(t, "build", "-q", "-t", host+"/kits/probe:1", "--push", probe)
 	ok(t, "build", "-q", "-t", host+"/kits/addon:1", "--push", addon)
 	dir := filepath.Join(t.TempDir(), "both")
