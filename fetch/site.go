@@ -32,7 +32,8 @@ func (f *Fetcher) repository(r registry.Reference) (*remote.Repository, error) {
 	f.once.Do(func() {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		silence := cmp.Or(f.Idle, idle)
-		transport.ResponseHeaderTimeout = silence
+		// After a large blob a registry has to think before it answers.
+		transport.ResponseHeaderTimeout = 2 * silence
 		transport.MaxIdleConnsPerHost = 2 * pulls
 		f.client = &auth.Client{
 			Client:     &http.Client{Transport: retry.NewTransport(idleTransport{transport, silence})},

@@ -41,13 +41,16 @@ type idleTransport struct {
 func (t idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	watch := func() *time.Timer { return time.AfterFunc(t.idle, func() { cancel(errStalled) }) }
+	thinking := func() bool { return false }
 	if req.Body != nil && req.Body != http.NoBody {
 		req = req.Clone(ctx)
 		req.Body = &idleBody{rc: req.Body, ctx: ctx, timer: watch(), idle: t.idle}
 	} else {
 		req = req.WithContext(ctx)
+		thinking = watch().Stop
 	}
 	resp, err := t.base.RoundTrip(req)
+	thinking()
 	if err != nil {
 		cause := context.Cause(ctx)
 		cancel(nil)
@@ -135,6 +138,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 			}
 			b.rc.Close()
 			b.rc = nil
+			if errors.Is(err, errStalled) {
+				b.fail++ // it has cost as much as several that broke off
+			}
 			if b.fail++; b.ctx.Err() != nil || b.fail > tries {
 				if ended {
 					err = fmt.Errorf("the registry sends %d of %d bytes: %w", b.off, b.desc.Size, io.ErrUnexpectedEOF)
