@@ -53,17 +53,18 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	if err != nil {
 		return nil, err
 	}
-	args = buildArgs(src, args)
+	doc := peek(src)
+	args = buildArgs(doc, args)
+	work, err := f.maker(ctx, images, src, doc, args)
+	if err != nil {
+		return nil, err
+	}
 	consumed := slices.Sorted(maps.Keys(args))
-	builder, err := f.findBuilder()
+	key, err := f.key(ctx, images, src, args, work.identity)
 	if err != nil {
 		return nil, err
 	}
-	key, err := f.key(ctx, images, src, args, builder)
-	if err != nil {
-		return nil, err
-	}
-	if kit := f.recorded(ctx, images, key); kit != nil && !f.NoCache {
+	if kit := f.recorded(ctx, images, key, work); kit != nil {
 		kit.BuildArgs = consumed
 		return kit, nil
 	}
@@ -76,16 +77,19 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 		return nil, err
 	}
 	defer lock.Unlock()
-	if kit := f.recorded(ctx, images, key); kit != nil && !f.NoCache { // by whoever had the lock
+	if kit := f.recorded(ctx, images, key, work); kit != nil { // by whoever had the lock
 		kit.BuildArgs = consumed
 		return kit, nil
 	}
-	f.say("building %s", ref)
-	res, err := f.runBuilder(ctx, builder, src, args)
+	if work.set {
+		f.note("assembling %s", ref)
+	} else {
+		f.say("building %s", ref)
+	}
+	desc, err := work.run()
 	if err != nil {
 		return nil, err
 	}
-	desc := ocispec.Descriptor{MediaType: res.MediaType, Digest: res.Digest, Size: res.Size}
 	kit, err := f.read(ctx, images, desc, ref, Directory)
 	if err != nil {
 		return nil, err
@@ -93,10 +97,10 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	kit.Built, kit.BuildArgs = true, consumed
 	// Sources that changed while they were built are recorded for neither
 	// state: the builder saw a mixture.
-	if again, err := f.key(ctx, images, src, args, builder); err != nil || again != key {
+	if again, err := f.key(ctx, images, src, args, work.identity); err != nil || again != key {
 		return kit, err
 	}
-	rec := record{Version: recordVersion, Digest: res.Digest, MediaType: res.MediaType, Size: res.Size, Context: src.dir, File: src.file}
+	rec := record{Version: recordVersion, Digest: desc.Digest, MediaType: desc.MediaType, Size: desc.Size, Context: src.dir, File: src.file}
 	data, err := json.Marshal(rec, jsontext.WithIndent("\t"))
 	if err != nil {
 		return nil, err
@@ -104,9 +108,56 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	return kit, durable.WriteFile(filepath.Join(dir, key+".json"), append(data, '\n'), 0o600)
 }
 
+// A maker turns sources into an image.
+type maker struct {
+	identity string // another one may make something else of the same sources
+	set      bool
+	run      func() (ocispec.Descriptor, error)
+}
+
+// setsVersion is the identity of what assembles sets. Change it when that makes
+// something else of the same Kits.
+const setsVersion = "kitbox sets 1"
+
+func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, doc *spec.Document, args map[string]string) (maker, error) {
+	if f.Sets != nil && doc != nil && (doc.Kind == spec.KindSet || len(doc.Kits) > 0) {
+		identity := setsVersion
+		for _, p := range f.SetPlatforms {
+			identity += " " + layout.PlatformName(p)
+		}
+		return maker{identity, true, func() (ocispec.Descriptor, error) {
+			return f.Sets(ctx, f, images, SetSource{Dir: src.dir, File: src.file, Args: args, Name: f.SetName})
+		}}, nil
+	}
+	builder, err := f.findBuilder()
+	if err != nil {
+		return maker{}, err
+	}
+	id, err := f.builderIdentity(builder)
+	return maker{id, false, func() (ocispec.Descriptor, error) {
+		res, err := f.runBuilder(ctx, builder, src, args)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		return ocispec.Descriptor{MediaType: res.MediaType, Digest: res.Digest, Size: res.Size}, nil
+	}}, err
+}
+
+// A SetSource is a set as its author keeps it.
+type SetSource struct {
+	Dir  string            // of the descriptor, absolute
+	File string            // the descriptor, relative to Dir
+	Args map[string]string // of the build phase
+	Name string            // what it will be called; empty: not known
+}
+
 // recorded returns the Kit that was built for key, or nil if there is none or
-// not all of it is left.
-func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string) *Kit {
+// not all of it is left. What a set was assembled from may have moved since,
+// which [Always] asks about.
+func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string, work maker) *Kit {
+	if f.NoCache || work.set && f.Policy == Always {
+		return nil
+	}
 	path := filepath.Join(f.Home, "builds", key+".json")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -120,8 +171,10 @@ func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string
 	if err != nil {
 		return nil
 	}
-	for _, l := range kit.Layers {
-		if ok, err := images.Exists(ctx, l.Blob); err != nil || !ok {
+	for i, l := range kit.Layers {
+		// Those of a set's Kits stay where these came from until they are
+		// needed. The last is the set's own.
+		if ok, err := images.Exists(ctx, l.Blob); err != nil || !ok && (!work.set || i == len(kit.Layers)-1) {
 			return nil
 		}
 	}
@@ -146,19 +199,20 @@ func (f *Fetcher) lockBuild(ctx context.Context, dir, key, ref string) (*durable
 	return l, err
 }
 
-// buildArgs returns those of args that the descriptor of src declares for the
-// build. A descriptor that cannot be decoded is left to the builder, which has
+// peek decodes the descriptor of src. One that cannot be is nil: the builder has
 // the diagnosis.
-func buildArgs(src source, args map[string]string) map[string]string {
-	if len(args) == 0 {
-		return nil
-	}
+func peek(src source) *spec.Document {
 	text, err := os.ReadFile(filepath.Join(src.dir, src.file))
 	if err != nil {
 		return nil
 	}
 	doc, _ := spec.Decode(text, spec.Options{File: src.file})
-	if doc == nil {
+	return doc
+}
+
+// buildArgs returns those of args that doc declares for the build.
+func buildArgs(doc *spec.Document, args map[string]string) map[string]string {
+	if len(args) == 0 || doc == nil {
 		return nil
 	}
 	out := map[string]string{}

@@ -1,7 +1,8 @@
 // Package fetch turns a reference into a Kit: its manifest, its descriptor and
 // the layers it consists of. A reference is a directory or descriptor file,
-// which is built when its sources changed; the name or digest of an image in the
-// local store; a registry's; or an OCI image layout.
+// which is built when its sources changed; one in a git repository, built of the
+// commit; the name or digest of an image in the local store; a registry's; or an
+// OCI image layout.
 //
 // It is the input side of kitbox and the only package left of the plan that
 // reads anything. It judges no descriptor: package spec does, from the bytes
@@ -19,10 +20,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/kitbox-dev/kitbox/internal/checkout"
+	"github.com/kitbox-dev/kitbox/internal/mirror"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -44,9 +49,20 @@ type Fetcher struct {
 	// Platform is the one to choose from an index. Zero means this machine's.
 	Platform ocispec.Platform
 
-	// Refresh asks the registry even when the local store has an image of
-	// that name.
-	Refresh bool
+	// Policy says when a registry is asked. Empty means [Missing].
+	Policy Policy
+
+	// Sets assembles a directory that holds a set. Nil leaves it to the
+	// builder, which refuses it.
+	Sets func(ctx context.Context, f *Fetcher, images *layout.Store, s SetSource) (ocispec.Descriptor, error)
+
+	// SetPlatforms are those that a set is assembled for. Empty means all
+	// that its Kits have in common.
+	SetPlatforms []ocispec.Platform
+
+	// SetName is what a set that is built will be called, if that is known: no
+	// Kit of that name can be in it.
+	SetName string
 
 	// Builder is the path of kit-builder. Empty looks in the directory that
 	// KITBOX_LIBEXEC names, beside this executable and in PATH.
@@ -67,12 +83,36 @@ type Fetcher struct {
 	// builder is given it as its standard error if it is an *os.File.
 	Progress io.Writer
 
+	// Notice gets lines for people about registries: what was looked up and
+	// what it is, what is transferred. Calls do not overlap. Nil writes them to
+	// Progress.
+	Notice func(line string)
+
 	// ProgressMode is how a builder shows progress: auto (also when empty),
 	// tty, plain, json or quiet.
 	ProgressMode string
 
+	// Idle is how long a registry may neither send nor take a byte before it
+	// is given up. Zero means a minute.
+	Idle time.Duration
+
 	mu sync.Mutex // one line of Progress at a time
+
+	once       sync.Once
+	client     *auth.Client  // set by once
+	mirrors    mirror.Config // set by once
+	mirrorsErr error         // set by once
 }
+
+// A Policy says when a registry is asked about a name. A digest is not asked
+// about while the store has it: it cannot come to mean something else.
+type Policy string
+
+const (
+	Missing Policy = "missing" // when the store does not have it
+	Always  Policy = "always"  // each time; what the store has is not transferred again
+	Never   Policy = "never"
+)
 
 // A Kind says where a Kit came from.
 type Kind string
@@ -82,6 +122,7 @@ const (
 	Store     Kind = "store"     // an image of the local store
 	Registry  Kind = "registry"
 	Layout    Kind = "layout" // an OCI image layout directory
+	Git       Kind = "git"    // built from a commit of a repository
 )
 
 // A Layer is one layer of a Kit.
@@ -94,11 +135,14 @@ type Layer struct {
 type Kit struct {
 	Ref        string // as it was given
 	Source     Kind
+	Root       digest.Digest // what the reference stands for: an index, or the manifest itself
 	Digest     digest.Digest // of the platform's manifest
 	Manifest   ocispec.Manifest
 	Config     ocispec.Image
 	Descriptor []byte  // the annotation: the published descriptor
 	Layers     []Layer // lowest first
+
+	Commit string // of a git source
 
 	// Built means that a builder ran for it now, as opposed to long ago.
 	Built bool
@@ -129,6 +173,9 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 	if ref == "" {
 		return nil, fmt.Errorf("an empty reference names no Kit: %w", kiterr.ErrNotFound)
 	}
+	if checkout.Is(ref) {
+		return f.git(ctx, ref, args)
+	}
 	if isPath(ref) {
 		return f.path(ctx, ref, args)
 	}
@@ -136,21 +183,38 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 	if err != nil {
 		return nil, err
 	}
-	host, remote := registryHost(ref)
-	if !f.Refresh || !remote || host == LocalDomain {
-		kit, err := f.stored(ctx, images, ref)
-		if err == nil || !errors.Is(err, kiterr.ErrNotFound) {
-			return kit, err
-		}
+	at, err := f.locate(ctx, images, ref)
+	if err != nil {
+		return nil, err
 	}
-	if remote && host != LocalDomain {
-		return f.remote(ctx, images, ref)
+	kit, err := f.read(ctx, at, at.root, ref, at.kind)
+	if err != nil {
+		return nil, at.explain(err)
 	}
-	hint := "'kitbox images' lists what is there"
-	if _, err := os.Stat(ref); err == nil {
-		hint = fmt.Sprintf("write ./%s for the directory or file of that name", ref)
+	if at.remote != nil && at.remote.asked() {
+		kit.Source, kit.missing = Registry, at.remote
 	}
-	return nil, fmt.Errorf("kit %s: %w in the local store, and its first part names no registry: %s", ref, kiterr.ErrNotFound, hint)
+	return kit, nil
+}
+
+// Pin returns the reference to what ref stood for when it had the digest root:
+// the same name by digest, or the same place in a repository at the commit. A
+// path has none: whether it still is that is for the caller to compare.
+func Pin(ref string, root digest.Digest, commit string) (string, error) {
+	switch {
+	case isPath(ref), strings.HasPrefix(ref, string(root)), strings.Contains(ref, "@") && !checkout.Is(ref):
+		return ref, nil
+	case !checkout.Is(ref):
+		return ref + "@" + root.String(), nil
+	case commit == "":
+		return "", fmt.Errorf("kit %s: no commit is known of it: %w", ref, kiterr.ErrRefused)
+	}
+	s, err := checkout.Parse(ref)
+	if err != nil {
+		return "", fmt.Errorf("kit %w", err)
+	}
+	s.Ref = commit
+	return s.String(), nil
 }
 
 // isPath reports whether ref is a path: it says so by its first characters.
@@ -203,6 +267,27 @@ func isLayout(dir string) bool {
 	return err == nil
 }
 
+// git builds what a source of a repository names, at the commit that its ref
+// stands for.
+func (f *Fetcher) git(ctx context.Context, ref string, args map[string]string) (*Kit, error) {
+	s, err := checkout.Parse(ref)
+	if err != nil {
+		return nil, fmt.Errorf("kit %w", err)
+	}
+	c := checkout.Cache{Dir: filepath.Join(f.Home, "builds", "git"), Notice: func(line string) { f.note("%s", line) }}
+	ask := map[Policy]checkout.Ask{Always: checkout.Always, Never: checkout.Never}[f.Policy]
+	tree, err := c.Get(ctx, s, ask)
+	if err != nil {
+		return nil, fmt.Errorf("kit %w", err)
+	}
+	kit, err := f.build(ctx, filepath.Join(tree.Dir, tree.File), tree.File == "", args)
+	if err != nil {
+		return nil, fmt.Errorf("kit %s: %w", s, err)
+	}
+	kit.Source, kit.Commit = Git, tree.Commit
+	return kit, nil
+}
+
 // layout imports an image of the layout at dir; tag is its name or digest there
 // and may be empty when there is only one.
 func (f *Fetcher) layout(ctx context.Context, dir, tag string) (*Kit, error) {
@@ -239,15 +324,6 @@ func (f *Fetcher) layout(ctx context.Context, dir, tag string) (*Kit, error) {
 	return f.read(ctx, images, desc, dir, Layout)
 }
 
-// stored finds ref among the tags and digests of the local store.
-func (f *Fetcher) stored(ctx context.Context, images *layout.Store, ref string) (*Kit, error) {
-	desc, err := named(ctx, images, ref)
-	if err != nil {
-		return nil, err
-	}
-	return f.read(ctx, images, desc, ref, Store)
-}
-
 // named resolves a tag, with ":latest" if it states none, or a digest.
 func named(ctx context.Context, images *layout.Store, ref string) (ocispec.Descriptor, error) {
 	desc, err := images.Resolve(ctx, ref)
@@ -271,9 +347,9 @@ func (f *Fetcher) read(ctx context.Context, src layout.Source, desc ocispec.Desc
 	}
 	descriptor, ok := img.Annotations[Annotation]
 	if !ok {
-		return nil, fmt.Errorf("image %s is not a Kit: its manifest has no annotation %s: %w", name, Annotation, kiterr.ErrRefused)
+		return nil, notAKit(name)
 	}
-	kit := &Kit{Source: from, Digest: img.Descriptor.Digest, Manifest: img.Manifest, Config: img.Config, Descriptor: []byte(descriptor)}
+	kit := &Kit{Source: from, Root: img.Root.Digest, Digest: img.Descriptor.Digest, Manifest: img.Manifest, Config: img.Config, Descriptor: []byte(descriptor)}
 	for _, l := range img.Layers() {
 		kit.Layers = append(kit.Layers, Layer{DiffID: l.DiffID, Blob: l.Blob})
 	}
@@ -289,6 +365,17 @@ func (f *Fetcher) platform() ocispec.Platform {
 
 func (f *Fetcher) images() (*layout.Store, error) {
 	return layout.Open(filepath.Join(f.Home, "images"))
+}
+
+// note tells of registries.
+func (f *Fetcher) note(format string, args ...any) {
+	if f.Notice == nil {
+		f.say(format, args...)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Notice(fmt.Sprintf(format, args...))
 }
 
 // say writes a line of progress, unless there are only documents.

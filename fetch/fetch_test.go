@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "build" {
 		os.Exit(fakeBuilder())
 	}
+	if len(os.Args) > 1 && os.Args[1] == "transfer" {
+		os.Exit(transfer(os.Args[2:]))
+	}
 	os.Exit(m.Run())
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
 // Lookup finds the image of the local store that ref names: a tag, with
@@ -69,7 +70,10 @@ func (f *Fetcher) Push(ctx context.Context, ref, target string) (digest.Digest, 
 	if r.ValidateReferenceAsDigest() == nil && r.Reference != root.Digest.String() {
 		return "", fmt.Errorf("%s names another digest than that of %s, %s: push to a tag: %w", target, ref, root.Digest, kiterr.ErrRefused)
 	}
-	repo, err := repository(r)
+	if err := f.publishable(ctx, images, root, ref, target); err != nil {
+		return "", err
+	}
+	repo, err := f.repository(r)
 	if err != nil {
 		return "", err
 	}
@@ -78,6 +82,31 @@ func (f *Fetcher) Push(ctx context.Context, ref, target string) (digest.Digest, 
 		return "", p.explain(err)
 	}
 	return root.Digest, nil
+}
+
+// publishable refuses a set that nobody else could resolve, and a name that is in
+// the set that would get it.
+func (f *Fetcher) publishable(ctx context.Context, images *layout.Store, root ocispec.Descriptor, ref, target string) error {
+	descriptor, err := layout.ReadAnnotation(ctx, images, root, f.platform(), Annotation)
+	if err != nil {
+		return nil //nolint:nilerr // what the store lacks is said below, in its place
+	}
+	name, err := constraint.ParseImage(target)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
+	}
+	for _, k := range listed(descriptor) {
+		img, err := constraint.ParseImage(k)
+		switch {
+		case err != nil:
+			return fmt.Errorf("set %s lists %q: %w: %w", ref, k, err, kiterr.ErrRefused)
+		case strings.HasPrefix(img.Repository, LocalDomain+"/"):
+			return fmt.Errorf("set %s lists %s, which only this machine has: push that, list the name it has then, and build the set again [SPEC-v3 §3.4/kit-published-reference]: %w", ref, k, kiterr.ErrRefused)
+		case img.Key() == name.Key():
+			return fmt.Errorf("set %s lists %s, so that %s would be in itself: push it under another name: %w", ref, k, target, kiterr.ErrRefused)
+		}
+	}
+	return nil
 }
 
 // A pusher is one push.
@@ -149,17 +178,20 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 		if o.Registry != p.repo.Reference.Registry || o.Repository == p.repo.Reference.Repository {
 			continue
 		}
-		there, err := repository(o)
+		there, err := p.f.repository(o)
 		if err != nil {
 			return err
 		}
 		if ok, err := there.Blobs().Exists(ctx, d); err != nil || !ok {
 			continue // no right to look is no reason to give up
 		}
-		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, from) })
+		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, there) })
 	}
-	p.f.say("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
-	rc, err := p.content(ctx, d, from)
+	p.f.note("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
+	rc, err := p.images.Fetch(ctx, d)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return p.f.fromOrigins(ctx, d, from, func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) })
+	}
 	if err != nil {
 		return err
 	}
@@ -167,36 +199,36 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 	return p.repo.Blobs().Push(ctx, d, rc)
 }
 
-// content opens a blob in the store, else where a Kit of the set comes from.
-func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+// content opens a blob in the store, else there.
+func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, there *remote.Repository) (io.ReadCloser, error) {
 	rc, err := p.images.Fetch(ctx, d)
-	if !errors.Is(err, kiterr.ErrNotFound) {
-		return rc, err
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return openBlob(ctx, there, d)
 	}
-	return fromOrigins(ctx, d, from)
+	return rc, err
 }
 
-// fromOrigins opens a blob that the store lacks at the first of the repositories
-// that has it.
-func fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference) (io.ReadCloser, error) {
+// fromOrigins reads a blob that the store lacks from the first of the
+// repositories that has it.
+func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(io.Reader) error) error {
 	err := fmt.Errorf("blob %s: %w in the local store", d.Digest, kiterr.ErrNotFound)
 	for _, o := range from {
-		repo, rerr := repository(o)
-		if rerr != nil {
-			return nil, rerr
+		where, serr := f.sites(o)
+		if serr != nil {
+			return serr
 		}
-		rc, ferr := openBlob(ctx, repo, d)
-		if ferr == nil {
-			return rc, nil
+		berr := blob(ctx, where, d, use)
+		if berr == nil || ctx.Err() != nil {
+			return berr
 		}
-		err = explainRemote(o.String(), o, ferr)
+		err = explainRemote(o.String(), o, berr)
 	}
-	return nil, err
+	return err
 }
 
-// origins returns where the Kits come from that a set's descriptor lists. Other
-// descriptors have none.
-func origins(descriptor string) []registry.Reference {
+// listed returns the references of the Kits that a set's descriptor lists. Other
+// descriptors list none.
+func listed(descriptor string) []string {
 	var d struct {
 		Kits []struct {
 			Ref string `json:"ref"`
@@ -205,10 +237,22 @@ func origins(descriptor string) []registry.Reference {
 	if json.Unmarshal([]byte(descriptor), &d) != nil {
 		return nil
 	}
-	var out []registry.Reference
+	var out []string
 	for _, k := range d.Kits {
-		host, ok := registryHost(k.Ref)
-		if r, err := registry.ParseReference(k.Ref); err == nil && ok && host != LocalDomain {
+		out = append(out, k.Ref)
+	}
+	return out
+}
+
+// origins returns where the Kits come from that a set's descriptor lists.
+func origins(descriptor string) []registry.Reference {
+	var out []registry.Reference
+	for _, k := range listed(descriptor) {
+		img, err := constraint.ParseImage(k)
+		if err != nil || strings.HasPrefix(img.Repository, LocalDomain+"/") {
+			continue
+		}
+		if r, err := registry.ParseReference(img.Repository); err == nil {
 			out = append(out, r)
 		}
 	}

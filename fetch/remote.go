@@ -8,18 +8,16 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry"
-	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/errcode"
-	"oras.land/oras-go/v2/registry/remote/retry"
 
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -34,31 +32,184 @@ const (
 	pulls = 4
 )
 
-// A remoteImage is an image whose documents are known and whose layers are
-// still with the registry.
+// A remoteImage is an image whose documents are with a registry and whose layers
+// are still there. Its methods can be called concurrently.
 type remoteImage struct {
-	repo *remote.Repository
-	root ocispec.Descriptor
-	name string // the tag it gets in the local store
-	docs map[digest.Digest][]byte
+	f      *Fetcher
+	images *layout.Store
+	ref    string             // as it was given
+	at     registry.Reference // never without a tag or digest
+	root   ocispec.Descriptor
+
+	mu    sync.Mutex
+	where []site                   // guarded by mu; nil: nobody was asked yet
+	docs  map[digest.Digest][]byte // guarded by mu
 }
 
-// remote looks ref up at its registry.
-func (f *Fetcher) remote(ctx context.Context, images *layout.Store, ref string) (*Kit, error) {
-	src, err := f.locate(ctx, ref)
+// asked reports whether a registry has been.
+func (r *remoteImage) asked() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.where != nil
+}
+
+// sites are where the image can be had.
+func (r *remoteImage) sites() ([]site, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.where != nil {
+		return r.where, nil
+	}
+	where, err := r.f.sites(r.at)
+	r.where = where
+	return where, err
+}
+
+// head asks what the name stands for, and gets nothing.
+func (r *remoteImage) head(ctx context.Context) (ocispec.Descriptor, error) {
+	where, err := r.sites()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return try(ctx, naming(where), func(s site) (ocispec.Descriptor, error) {
+		desc, err := s.repo.Resolve(ctx, r.at.Reference)
+		return ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, err
+	})
+}
+
+// get reads the document that the name stands for and makes it the root: in one
+// request, or in two when the registry says what the name stands for and a
+// mirror has it.
+func (r *remoteImage) get(ctx context.Context) error {
+	where, err := r.sites()
+	if err != nil {
+		return err
+	}
+	if len(where) > 1 && where[0].mirror && !where[0].tags {
+		if r.root, err = r.head(ctx); err != nil {
+			return err
+		}
+		_, err := r.Document(ctx, r.root)
+		return err
+	}
+	_, err = try(ctx, naming(where), func(s site) (struct{}, error) {
+		desc, rc, err := s.repo.Manifests().FetchReference(ctx, r.at.Reference)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer rc.Close()
+		data, err := readDocument(rc, desc)
+		if err != nil {
+			return struct{}{}, err
+		}
+		r.root = ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
+		r.keep(desc.Digest, data)
+		return struct{}{}, nil
+	})
+	return err
+}
+
+func (r *remoteImage) keep(d digest.Digest, data []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.docs[d] = data
+}
+
+func (r *remoteImage) kept(d digest.Digest) ([]byte, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	data, ok := r.docs[d]
+	return data, ok
+}
+
+// Document implements [layout.Source]. What the store has is read there.
+func (r *remoteImage) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if data, ok := r.kept(desc.Digest); ok {
+		return data, nil
+	}
+	data, err := r.images.Document(ctx, desc)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		data, err = r.fetch(ctx, desc)
+	}
 	if err != nil {
 		return nil, err
 	}
-	kit, err := f.read(ctx, cached{images, src}, src.root, ref, Registry)
-	if err != nil {
-		return nil, explainRemote(ref, src.repo.Reference, err)
-	}
-	kit.missing = src
-	return kit, nil
+	r.keep(desc.Digest, data)
+	return data, nil
 }
 
-// locate asks a registry what ref stands for.
-func (f *Fetcher) locate(ctx context.Context, ref string) (*remoteImage, error) {
+func (r *remoteImage) fetch(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if err := desc.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, kiterr.ErrRefused)
+	}
+	if desc.Size > layout.MaxDocument || desc.Size < 0 {
+		return nil, tooLarge(desc)
+	}
+	where, err := r.sites()
+	if err != nil {
+		return nil, err
+	}
+	return try(ctx, where, func(s site) ([]byte, error) {
+		rc, err := s.repo.Fetch(ctx, desc)
+		if err != nil {
+			return nil, err
+		}
+		defer rc.Close()
+		return readDocument(rc, desc)
+	})
+}
+
+func tooLarge(desc ocispec.Descriptor) error {
+	return fmt.Errorf("document %s has %d bytes, the limit is %d: %w", desc.Digest, desc.Size, layout.MaxDocument, kiterr.ErrRefused)
+}
+
+// readDocument reads a manifest, index or config, bounded and verified.
+func readDocument(r io.Reader, desc ocispec.Descriptor) ([]byte, error) {
+	if desc.Size > layout.MaxDocument || desc.Size < 0 {
+		return nil, tooLarge(desc)
+	}
+	data, err := io.ReadAll(io.LimitReader(r, desc.Size+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) != desc.Size || digest.FromBytes(data) != desc.Digest {
+		return nil, fmt.Errorf("document %s: the registry sent something else: %w", desc.Digest, kiterr.ErrRefused)
+	}
+	return data, nil
+}
+
+// PullImage gets an image of a registry, Kit or not, into the local store for
+// this Fetcher's platform, under its name there, and returns its root. It always
+// asks the registry, and transfers what the store lacks.
+func (f *Fetcher) PullImage(ctx context.Context, ref string) (ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	if host, ok := registryHost(ref); !ok || host == LocalDomain {
+		return none, fmt.Errorf("image %s names no registry to pull from: write HOST/NAME:TAG: %w", ref, kiterr.ErrRefused)
+	}
+	images, err := f.images()
+	if err != nil {
+		return none, err
+	}
+	src, err := f.remoteImage(images, ref)
+	if err != nil {
+		return none, err
+	}
+	f.note("looking up %s", ref)
+	if src.root, err = src.head(ctx); err != nil {
+		return none, explainRemote(ref, src.at, err)
+	}
+	if err := isImage(ref, src.root); err != nil {
+		return none, err
+	}
+	img, err := layout.ReadImage(ctx, src, src.root, f.platform())
+	if err != nil {
+		return none, explainRemote(ref, src.at, err)
+	}
+	return src.root, f.bring(ctx, src, img.Descriptor.Digest, img.Manifest)
+}
+
+// remoteImage says where ref would be, and asks nobody.
+func (f *Fetcher) remoteImage(images *layout.Store, ref string) (*remoteImage, error) {
 	r, err := registry.ParseReference(ref)
 	if err != nil {
 		return nil, fmt.Errorf("kit %s is not a valid reference: %w: %w", ref, err, kiterr.ErrRefused)
@@ -66,84 +217,14 @@ func (f *Fetcher) locate(ctx context.Context, ref string) (*remoteImage, error) 
 	if r.Reference == "" {
 		r.Reference = "latest"
 	}
-	repo, err := repository(r)
-	if err != nil {
-		return nil, err
-	}
-	f.say("looking up %s", ref)
-	desc, err := repo.Resolve(ctx, r.Reference)
-	if err != nil {
-		return nil, explainRemote(ref, r, err)
-	}
-	desc.Annotations = nil
-	if !layout.IsIndex(desc.MediaType) && !layout.IsManifest(desc.MediaType) {
-		return nil, fmt.Errorf("kit %s has media type %q, which is not an image: %w", ref, desc.MediaType, kiterr.ErrRefused)
-	}
-	return &remoteImage{repo: repo, root: desc, name: r.String(), docs: map[digest.Digest][]byte{}}, nil
+	return &remoteImage{f: f, images: images, ref: ref, at: r, docs: map[digest.Digest][]byte{}}, nil
 }
 
-// PullImage gets an image of a registry, Kit or not, into the local store for
-// this Fetcher's platform, under its name there, and returns its root. It always
-// asks the registry, and transfers what the store lacks.
-func (f *Fetcher) PullImage(ctx context.Context, ref string) (ocispec.Descriptor, error) {
-	if host, ok := registryHost(ref); !ok || host == LocalDomain {
-		return ocispec.Descriptor{}, fmt.Errorf("image %s names no registry to pull from: write HOST/NAME:TAG: %w", ref, kiterr.ErrRefused)
+func isImage(ref string, d ocispec.Descriptor) error {
+	if !layout.IsIndex(d.MediaType) && !layout.IsManifest(d.MediaType) {
+		return fmt.Errorf("kit %s has media type %q, which is not an image: %w", ref, d.MediaType, kiterr.ErrRefused)
 	}
-	images, err := f.images()
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	src, err := f.locate(ctx, ref)
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	img, err := layout.ReadImage(ctx, cached{images, src}, src.root, f.platform())
-	if err != nil {
-		return ocispec.Descriptor{}, explainRemote(ref, src.repo.Reference, err)
-	}
-	return src.root, f.bring(ctx, images, src, ref, img.Descriptor.Digest, img.Manifest)
-}
-
-// cached reads documents from the store before it asks the registry.
-type cached struct {
-	images *layout.Store
-	remote *remoteImage
-}
-
-func (c cached) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
-	data, err := c.images.Document(ctx, desc)
-	if err == nil {
-		c.remote.docs[desc.Digest] = data
-		return data, nil
-	}
-	if !errors.Is(err, kiterr.ErrNotFound) {
-		return nil, err
-	}
-	return c.remote.Document(ctx, desc)
-}
-
-// Document reads a manifest, index or config, bounded and verified.
-func (r *remoteImage) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
-	if desc.Size > layout.MaxDocument || desc.Size < 0 {
-		return nil, fmt.Errorf("document %s has %d bytes, the limit is %d: %w", desc.Digest, desc.Size, layout.MaxDocument, kiterr.ErrRefused)
-	}
-	if err := desc.Digest.Validate(); err != nil {
-		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, kiterr.ErrRefused)
-	}
-	rc, err := r.repo.Fetch(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	defer rc.Close()
-	data, err := io.ReadAll(io.LimitReader(rc, desc.Size+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) != desc.Size || digest.FromBytes(data) != desc.Digest {
-		return nil, fmt.Errorf("document %s: the registry sent something else: %w", desc.Digest, kiterr.ErrRefused)
-	}
-	r.docs[desc.Digest] = data
-	return data, nil
+	return nil
 }
 
 // Pull gets the layers of kit into the local store, those that are not there,
@@ -155,7 +236,7 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 		return err
 	}
 	if kit.missing != nil {
-		if err := f.bring(ctx, images, kit.missing, kit.Ref, kit.Digest, kit.Manifest); err != nil {
+		if err := f.bring(ctx, kit.missing, kit.Digest, kit.Manifest); err != nil {
 			return err
 		}
 		kit.missing = nil
@@ -167,31 +248,63 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 	if len(from) == 0 {
 		return nil
 	}
-	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-		return fromOrigins(ctx, d, from)
+	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+		return f.fromOrigins(ctx, d, from, use)
 	})
 }
 
-// bring gets what the store lacks of one platform's image.
-func (f *Fetcher) bring(ctx context.Context, images *layout.Store, src *remoteImage, ref string, manifest digest.Digest, m ocispec.Manifest) error {
-	err := f.layers(ctx, images, ref, m, func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-		return openBlob(ctx, src.repo, d)
-	})
+// Complete gets what the store lacks of the layers of root, which it has: those
+// of a set are still where its Kits came from. Of other images it gets nothing.
+func (f *Fetcher) Complete(ctx context.Context, root ocispec.Descriptor) error {
+	images, err := f.images()
 	if err != nil {
-		return explainRemote(ref, src.repo.Reference, err)
+		return err
 	}
-	// Documents last, each after what it names: the config, the manifest, and
-	// the index it was chosen from.
-	for _, d := range []ocispec.Descriptor{m.Config, {Digest: manifest, Size: int64(len(src.docs[manifest]))}, src.root} {
-		if err := images.Push(ctx, d, strings.NewReader(string(src.docs[d.Digest]))); err != nil {
+	all, err := layout.ReadAll(ctx, images, root)
+	if err != nil {
+		return err
+	}
+	for _, im := range all {
+		from := origins(im.Annotations[Annotation])
+		if len(from) == 0 {
+			continue
+		}
+		if err := f.layers(ctx, images, im.Platform(), im.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+			return f.fromOrigins(ctx, d, from, use)
+		}); err != nil {
 			return err
 		}
 	}
-	return images.Tag(ctx, src.root, src.name)
+	return nil
+}
+
+// bring gets what the store lacks of one platform's image, and names it there.
+func (f *Fetcher) bring(ctx context.Context, src *remoteImage, manifest digest.Digest, m ocispec.Manifest) error {
+	where, err := src.sites()
+	if err == nil {
+		err = f.layers(ctx, src.images, src.ref, m, func(d ocispec.Descriptor, use func(io.Reader) error) error {
+			return blob(ctx, where, d, use)
+		})
+	}
+	if err != nil {
+		return explainRemote(src.ref, src.at, err)
+	}
+	// Documents last, each after what it names: the config, the manifest, and
+	// the index it was chosen from.
+	for _, d := range []digest.Digest{m.Config.Digest, manifest, src.root.Digest} {
+		data, ok := src.kept(d)
+		if !ok {
+			return fmt.Errorf("kit %s: document %s: %w", src.ref, d, kiterr.ErrNotFound)
+		}
+		if _, err := src.images.PushBytes(ctx, "", data); err != nil {
+			return err
+		}
+	}
+	return src.images.Tag(ctx, src.root, src.at.String())
 }
 
 // layers stores those layers of m that are not there.
-func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, open func(context.Context, ocispec.Descriptor) (io.ReadCloser, error)) error {
+func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, read func(ocispec.Descriptor, func(io.Reader) error) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pulls)
 	for n, l := range m.Layers {
@@ -202,32 +315,21 @@ func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, 
 			if l.Size > maxLayer || l.Size < 0 {
 				return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Digest, l.Size, int64(maxLayer), kiterr.ErrRefused)
 			}
-			f.say("pulling %s layer %d of %d (%.1f MB)", ref, n+1, len(m.Layers), float64(l.Size)/1e6)
-			rc, err := open(gctx, l)
-			if err != nil {
-				return err
-			}
-			defer rc.Close()
-			return images.Push(gctx, l, rc)
+			f.note("pulling %s layer %d of %d (%.1f MB)", ref, n+1, len(m.Layers), float64(l.Size)/1e6)
+			return read(l, func(r io.Reader) error { return images.Push(gctx, l, r) })
 		})
 	}
 	return g.Wait()
 }
 
-// repository prepares access to r with the logins that docker has, if any.
-func repository(r registry.Reference) (*remote.Repository, error) {
-	repo := &remote.Repository{Reference: r, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.ResponseHeaderTimeout = 60 * time.Second
-	client := &auth.Client{Client: &http.Client{Transport: retry.NewTransport(idleTransport{transport, idle})}, Cache: auth.NewCache()}
-	client.SetUserAgent("kitbox")
-	if store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{}); err == nil {
-		client.Credential = credentials.Credential(store)
-	} else {
-		return nil, fmt.Errorf("reading docker's logins: %w", err)
+// login returns what docker knows for a registry. It reads docker's file each
+// time that a registry asks, which is once for a token.
+func login(ctx context.Context, host string) (auth.Credential, error) {
+	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return auth.EmptyCredential, fmt.Errorf("reading docker's logins: %w", err)
 	}
-	repo.Client = client
-	return repo, nil
+	return credentials.Credential(store)(ctx, host)
 }
 
 // loopback reports whether host is this machine, where TLS protects nothing
@@ -243,8 +345,15 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// explainRemote puts an error of a registry in its family and in one line.
+// explainRemote puts an error of a registry in its family and in one line. The
+// store has not what ref names.
 func explainRemote(ref string, r registry.Reference, err error) error {
+	return explainRegistry(ref, r, err, "in the local store and ", "in the local store, and ")
+}
+
+// explainRegistry says only at which registry something was not found, unless it
+// is told where else: before "at registry" and before "registry … cannot".
+func explainRegistry(ref string, r registry.Reference, err error, at, and string) error {
 	var resp *errcode.ErrorResponse
 	var op *net.OpError
 	var dns *net.DNSError
@@ -254,13 +363,16 @@ func explainRemote(ref string, r registry.Reference, err error) error {
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
 		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s': %w", ref, r.Registry, r.Registry, kiterr.ErrNotFound)
 	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &resp) && resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("kit %s: %w in the local store and at registry %s", ref, kiterr.ErrNotFound, r.Registry)
+		return fmt.Errorf("kit %s: %w %sat registry %s", ref, kiterr.ErrNotFound, at, r.Registry)
 	case errors.As(err, &dns), errors.As(err, &op):
 		cause := err
 		if op != nil {
 			cause = op
 		}
-		return fmt.Errorf("kit %s: %w in the local store, and registry %s cannot be reached: %v", ref, kiterr.ErrNotFound, r.Registry, cause)
+		if and == "" {
+			return fmt.Errorf("kit %s: registry %s cannot be reached: %v: %w", ref, r.Registry, cause, kiterr.ErrNotFound)
+		}
+		return fmt.Errorf("kit %s: %w %sregistry %s cannot be reached: %v", ref, kiterr.ErrNotFound, and, r.Registry, cause)
 	case strings.HasPrefix(err.Error(), "kit "):
 		return err
 	}

@@ -46,6 +46,14 @@ func serve(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
+// plainServer answers with h on loopback until the test ends.
+func plainServer(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
 // push makes an image with annotations at ref and returns it.
 func push(t *testing.T, ref string, annotations map[string]string) v1.Image {
 	t.Helper()
@@ -120,7 +128,7 @@ func TestARegistrysImageIsPulledOnce(t *testing.T) {
 	}
 	// Refreshing notices that the tag has moved.
 	moved := push(t, host+"/kits/a:1", asKit)
-	f.Refresh = true
+	f.Policy = fetch.Always
 	if again, err := f.Fetch(t.Context(), host+"/kits/a:1", nil); err != nil || again.Digest != digestOf(t, moved) {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -156,7 +164,7 @@ func TestThePlatformsImageIsTakenFromAnIndex(t *testing.T) {
 		break // the second platform is missing in the store now; see below
 	}
 	f.Platform = ocispec.Platform{OS: "linux", Architecture: "riscv64"}
-	f.Refresh = true
+	f.Policy = fetch.Always
 	if _, err := f.Fetch(t.Context(), host+"/kits/both:1", nil); !errors.Is(err, kiterr.ErrNotFound) || !strings.Contains(err.Error(), "linux/amd64, linux/arm64") {
 		t.Errorf("a missing platform: %v", err)
 	}

@@ -43,7 +43,7 @@ type source struct {
 // that the text names, the platform and the builder. Owners and times of files
 // are left out, as the builder does. An image of a registry is not: a tag that
 // moved there does not rebuild a Kit.
-func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, builder string) (string, error) {
+func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, maker string) (string, error) {
 	files, err := openHashes(filepath.Join(f.Home, "builds", "files"), src.dir)
 	if err != nil {
 		return "", err
@@ -57,11 +57,10 @@ func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, arg
 			bases[b] = true
 		}
 	}
-	id, err := f.builderIdentity(builder)
-	if err != nil {
-		return "", err
+	field(h, "builder", maker)
+	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {
+		field(h, "epoch", epoch) // what makes the image has it of the environment, too
 	}
-	field(h, "builder", id)
 	if err := walkContext(ctx, src, func(rel string, info fs.FileInfo) error {
 		switch mode := info.Mode(); {
 		case mode.IsRegular():

@@ -17,8 +17,12 @@ const (
 	// middle of a transfer.
 	idle = 60 * time.Second
 
-	// tries is how often a layer is taken up again without a byte of progress.
+	// tries is how often a layer is taken up again without progress.
 	tries = 4
+
+	// worth is what a connection has to bring to count as progress, in bytes. A
+	// registry that sends a little each time would otherwise never be given up.
+	worth = 64 << 10
 
 	// firstPause is the wait before the first of them; it doubles.
 	firstPause = 250 * time.Millisecond
@@ -37,13 +41,16 @@ type idleTransport struct {
 func (t idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	watch := func() *time.Timer { return time.AfterFunc(t.idle, func() { cancel(errStalled) }) }
+	thinking := func() bool { return false }
 	if req.Body != nil && req.Body != http.NoBody {
 		req = req.Clone(ctx)
 		req.Body = &idleBody{rc: req.Body, ctx: ctx, timer: watch(), idle: t.idle}
 	} else {
 		req = req.WithContext(ctx)
+		thinking = watch().Stop
 	}
 	resp, err := t.base.RoundTrip(req)
+	thinking()
 	if err != nil {
 		cause := context.Cause(ctx)
 		cancel(nil)
@@ -103,7 +110,8 @@ type blobReader struct {
 
 	rc   io.ReadCloser // nil: none
 	off  int64
-	fail int // connections in a row that brought nothing
+	got  int64 // over this connection
+	fail int   // connections in a row that brought no progress
 }
 
 func openBlob(ctx context.Context, repo *remote.Repository, desc ocispec.Descriptor) (*blobReader, error) {
@@ -121,7 +129,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		if b.rc != nil {
 			n, err := b.rc.Read(p)
 			b.off += int64(n)
-			if n > 0 {
+			if b.got += int64(n); b.got >= worth {
 				b.fail, b.pause = 0, firstPause
 			}
 			ended := errors.Is(err, io.EOF)
@@ -130,6 +138,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 			}
 			b.rc.Close()
 			b.rc = nil
+			if errors.Is(err, errStalled) {
+				b.fail++ // it has cost as much as several that broke off
+			}
 			if b.fail++; b.ctx.Err() != nil || b.fail > tries {
 				if ended {
 					err = fmt.Errorf("the registry sends %d of %d bytes: %w", b.off, b.desc.Size, io.ErrUnexpectedEOF)
@@ -164,7 +175,7 @@ func (b *blobReader) reopen() error {
 				_, err = io.CopyN(io.Discard, rc, b.off)
 			}
 			if err == nil {
-				b.rc = rc
+				b.rc, b.got = rc, 0
 				return nil
 			}
 			rc.Close()

@@ -81,7 +81,7 @@ func TestALayerGoesOnWhereItBrokeOff(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		}))
-		repo, err := repository(registry.Reference{Registry: strings.TrimPrefix(s.URL, "http://"), Repository: "a/b"})
+		repo, err := (&Fetcher{}).repository(registry.Reference{Registry: strings.TrimPrefix(s.URL, "http://"), Repository: "a/b"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestALayerThatNeverComesIsGivenUp(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	defer s.Close()
-	repo, err := repository(registry.Reference{Registry: strings.TrimPrefix(s.URL, "http://"), Repository: "a/b"})
+	repo, err := (&Fetcher{}).repository(registry.Reference{Registry: strings.TrimPrefix(s.URL, "http://"), Repository: "a/b"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,6 +131,7 @@ type RecreateOptions struct {
 	Env             map[string]string // over those it had
 	AllowWidening   bool              // approve what was not granted before
 	AllowPrivileged bool              // as in [CreateOptions]
+	Pull            string            // as in [CreateOptions]; empty: always
 	Granted         func(*Plan)       // told before anything changes; nil discards
 	Progress        func(Event)       // nil discards
 }
@@ -226,7 +227,7 @@ type BaseOptions struct {
 // An Image is one entry of the store.
 type Image struct {
 	Ref       string `json:"ref"`
-	Digest    string `json:"digest"`
+	Digest    string `json:"digest"`        // of what the reference stands for: an index, or a manifest
 	Kind      string `json:"kind,omitzero"` // workload or mixin; empty for an image that is no Kit
 	SizeBytes int64  `json:"sizeBytes"`
 }
@@ -254,6 +255,14 @@ type BuildOptions struct {
 	// lines), tty, plain or json. A terminal has to be an [*os.File]. Nil: none.
 	Console     io.Writer
 	ConsoleMode string
+
+	// Platforms are os/arch or os/arch/variant. Empty means this machine's,
+	// or, of a set, all that its Kits have in common.
+	Platforms []string
+
+	// Pull says when registries are asked about the Kits of a set, as
+	// [CreateOptions.Pull] does. Empty means always.
+	Pull string
 }
 
 // A Doctor examines the machine.

@@ -18,7 +18,7 @@ type ImageManager interface {
 	Push(ctx context.Context, ref, target string, progress func(Event)) (string, error)
 
 	// Pull gets ref from its registry into the store, always asking it.
-	Pull(ctx context.Context, ref string, progress func(Event)) (Image, error)
+	Pull(ctx context.Context, ref string, o PullOptions) (Image, error)
 
 	// TagImage gives what ref stands for another name in the store.
 	TagImage(ctx context.Context, ref, name string) error
@@ -48,6 +48,36 @@ func ManageImages(s ImageStore) (ImageManager, error) {
 		return nil, fmt.Errorf("this store of images cannot move them (%T): %w", s, kiterr.ErrUnsupported)
 	}
 	return m, nil
+}
+
+// A Preflighter can say what a reference asks for before anything of it is got.
+// Use [Preflight].
+type Preflighter interface {
+	Preflight(ctx context.Context, ref string) (Glance, error)
+}
+
+// A Glance is one document of a Kit.
+type Glance struct {
+	Ref        string          `json:"ref"`
+	Digest     string          `json:"digest"`     // of what the reference stands for
+	Descriptor json.RawMessage `json:"descriptor"` // as published
+}
+
+// Preflight reads the descriptor of a Kit of a registry or of the store, in one
+// request and without any of its content. A store that cannot answers
+// [kiterr.ErrUnsupported].
+func Preflight(ctx context.Context, s ImageStore, ref string) (Glance, error) {
+	p, ok := s.(Preflighter)
+	if !ok {
+		return Glance{}, fmt.Errorf("this store of images cannot look at what it does not have (%T): %w", s, kiterr.ErrUnsupported)
+	}
+	return p.Preflight(ctx, ref)
+}
+
+// PullOptions say what of an image is wanted. The zero value is this machine's.
+type PullOptions struct {
+	Platform string // os/arch or os/arch/variant; empty: this machine's
+	Progress func(Event)
 }
 
 // ImageDetails are what an image says of itself on this machine's platform.

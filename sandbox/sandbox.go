@@ -136,6 +136,16 @@ type CreateOptions struct {
 	// the operator's consent. It changes nothing for a Kit that is built.
 	BuildNetwork string
 
+	// Pull says when a registry is asked about the name of a Kit: "missing",
+	// also when empty, when the store does not have it; "always", which
+	// transfers only what has changed; or "never".
+	Pull string
+
+	// Lock pins the Kits. Kits and Args are then empty, or say the same as it
+	// does. A Kit that does not stand for what the lock says, or that asks
+	// for something else, is [kiterr.ErrRefused].
+	Lock *Lock
+
 	// Limits are set whatever the Kits ask for; zero fields leave it to
 	// them. One that cannot be held here is [kiterr.ErrRefused].
 	Limits Limits
@@ -199,7 +209,7 @@ type Route struct {
 
 // An Event is one step of long work.
 type Event struct {
-	Step   string // what is done, e.g. "build"; the same word for all events of a step
+	Step   string // what is done, e.g. "build"; the same word for all events of a step; empty: Detail says it
 	Of     string // what the step works on, e.g. a Kit's reference; may be empty
 	Detail string // one line, e.g. a Kit's reference or a line of a build's output
 }

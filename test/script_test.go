@@ -9,19 +9,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/internal/app"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
@@ -96,6 +103,8 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"push":     push,
 			"serve":    serve,
+			"registry": registry,
+			"setenv":   setEnv,
 			"field":    field,
 			"nothing":  nothing,
 			"waitfile": waitFile,
@@ -239,6 +248,33 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { s.Close(); <-done })
 	ts.Setenv(args[0], l.Addr().String())
 	ts.Setenv(args[0]+"_PORT", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+// registry VAR runs a registry on the host's loopback until the script ends, and
+// sets VAR to its host.
+func registry(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: registry VAR")
+	}
+	logrus.SetOutput(io.Discard)
+	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
+	c.HTTP.Secret = "of the script"
+	c.Catalog.MaxEntries = 10
+	ctx, stop := context.WithCancel(context.Background())
+	s := httptest.NewServer(handlers.NewApp(ctx, c))
+	ts.Defer(func() { s.Close(); stop() })
+	ts.Setenv(args[0], strings.TrimPrefix(s.URL, "http://"))
+	ts.Setenv("DOCKER_CONFIG", ts.MkAbs("no-logins"))
+}
+
+var variable = regexp.MustCompile(`\$[A-Z]+`)
+
+// setenv FILE... replaces $NAME in files by the variables of the script.
+func setEnv(ts *testscript.TestScript, neg bool, args []string) {
+	for _, name := range args {
+		text := variable.ReplaceAllStringFunc(ts.ReadFile(name), func(v string) string { return ts.Getenv(v[1:]) })
+		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(text), 0o644))
+	}
 }
 
 // field VAR FILE PATH sets VAR to a member of a JSON document: names and

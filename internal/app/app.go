@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -30,11 +31,13 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/job"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/kitset"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
 // Version is set when kitbox is built.
@@ -94,6 +97,10 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	guest := program(bin, "kit-guest")
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
+	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		sets.SourceDateEpoch = &n
+	}
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
@@ -102,9 +109,11 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "namespace", Dir: machines, Driver: &namespace.Driver{Dir: machines, GuestPath: guest}},
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
-		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:  attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
-		Rule:    egress.CheckRule,
+		Fetcher: func() *fetch.Fetcher {
+			return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder"), Sets: sets.Assemble}
+		},
+		Attach: attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
+		Rule:   egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
 			return err

@@ -60,9 +60,13 @@ var Rows = []Row{
 	{Pkg: "internal/store/state", Why: "state files know no Kit"},
 	{Pkg: "internal/store", Why: "the store knows no Kit"},
 	{Pkg: "internal/platform", Why: "the base is an image like any other"},
+	{Pkg: "internal/mirror", Why: "which registries stand in for others is the operator's file", Only: []string{"kiterr"}},
+	{Pkg: "internal/checkout", Why: "a repository is hostile, and what gets its files knows no Kit", Only: []string{"kiterr", "internal/store/durable"}},
 	{Pkg: "fetch", Why: "the public I/O: it brings Kits and judges none"},
 	{Pkg: "assemble/passwd", Why: "pure: databases come as text", Only: []string{"kiterr"}},
 	{Pkg: "assemble", Why: "resolved Kits become one image here, not before"},
+	{Pkg: "internal/kitset", Why: "a set is assembled from documents: no builder, and no layer is read",
+		Only: []string{"kiterr", "spec", "spec/annotation", "spec/constraint", "spec/content", "spec/expand", "resolve", "internal/authoring", "internal/store/layout", "fetch", "assemble"}},
 
 	// The judges. They must not link what they judge.
 	{Pkg: "tck", Why: "verdicts and statements stand on nothing", Only: []string{}},

@@ -18,6 +18,7 @@ func (e *Env) build() *cobra.Command {
 		o      sandbox.BuildOptions
 		quiet  bool
 		asJSON bool
+		push   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "build [options] DIR",
@@ -25,6 +26,11 @@ func (e *Env) build() *cobra.Command {
 		Long: `Builds the Kit in DIR, or that DIR names as a descriptor file, unless it is
 built already, and prints the digest of its manifest. run, create and plan do
 the same for every Kit that is given as a directory.
+
+A set (a descriptor with kits:) is assembled from the Kits that it lists, which
+are images of registries or of the store: their names are looked up, their layers
+are not read. Without --platform it is made for all platforms that its Kits have
+in common.
 
 A Kit of which nothing has changed is found by the hash of its sources, and no
 builder is started for it. Otherwise the private builder builds it, which starts
@@ -34,6 +40,7 @@ below 10 GiB; kit-builder status, stop and prune manage it.
 Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 		Example: `  kitbox build ./examples/hello
   kitbox build --tag hello:1 --arg version=2 ./examples/hello
+  kitbox build --push --tag ghcr.io/me/kits/team:1 ./team
   kitbox build --builder tcp://buildkit.example:1234 --progress plain ./examples/hello
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) kitbox build ./examples/hello`,
 		Args: one("DIR"),
@@ -44,6 +51,12 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 			}
 			network, err := buildNetwork(cmd, net)
 			if err != nil {
+				return err
+			}
+			if push && ref == "" {
+				return usageError(cmd, "--push needs the --tag REF to push to")
+			}
+			if err := pullPolicy(cmd, o.Pull); err != nil {
 				return err
 			}
 			if network != "" && !quiet {
@@ -58,8 +71,16 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 			default:
 				return usageError(cmd, "--progress %q is none of auto, tty, plain, json and quiet", o.ConsoleMode)
 			}
-			o.Dir, o.Ref, o.Args, o.Network = a[0], ref, values, network
+			p := e.progress(quiet || o.ConsoleMode == "quiet" || o.ConsoleMode == "json")
+			o.Dir, o.Ref, o.Args, o.Network, o.Progress = a[0], ref, values, network, p.event
 			im, err := e.Builder.Build(cmd.Context(), o)
+			if err == nil && push {
+				var m sandbox.ImageManager
+				if m, err = sandbox.ManageImages(e.Images); err == nil {
+					_, err = m.Push(cmd.Context(), ref, ref, p.event)
+				}
+			}
+			p.done()
 			if err != nil {
 				return err
 			}
@@ -74,6 +95,9 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	buildNetworkFlag(cmd, &net)
+	f.StringSliceVar(&o.Platforms, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (several only for a set)")
+	pullFlag(cmd, &o.Pull, "always")
+	f.BoolVar(&push, "push", false, "push to the registry that --tag names")
 	f.StringVar(&o.Builder, "builder", "", "`ADDRESS` of another BuildKit, unix://… or tcp://…")
 	f.BoolVar(&o.NoCache, "no-cache", false, "build although nothing changed, and run every step")
 	f.StringVar(&o.ConsoleMode, "progress", "auto", "`MODE` of progress on stderr: auto (tty on a terminal, else plain), tty,\nplain, json or quiet")

@@ -25,6 +25,7 @@ type making struct {
 	env    []string
 	routes []string
 	build  string // --build-network
+	pull   string
 	deny   bool
 	assent bool
 	cpus   float64
@@ -43,6 +44,8 @@ type making struct {
 	mounts   []string
 	plainGit bool // --unprotected-git
 	quiet    bool
+
+	lock locking
 }
 
 func (m *making) flags(cmd *cobra.Command) {
@@ -53,6 +56,8 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&m.env, "env", nil, "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
 	f.StringArrayVar(&m.routes, "route", nil, "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	buildNetworkFlag(cmd, &m.build)
+	pullFlag(cmd, &m.pull, "missing")
+	m.lock.flags(cmd)
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
@@ -71,13 +76,35 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 
-// options is what was asked for; kit and workspace come from the arguments.
+// options is what was asked for; kit and workspace come from the arguments. With
+// a lock kit may be empty, and a single argument that is none of its Kits is the
+// workspace.
 func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
-	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, Kits: append([]string{kit}, m.kits...), DenyAll: m.deny, Approve: m.assent}
+	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, DenyAll: m.deny, Approve: m.assent}
+	l, err := m.lock.read(cmd)
+	if err != nil {
+		return o, err
+	}
+	switch {
+	case l != nil:
+		o.Lock = l
+		if _, ok := spelled(l, kit); !ok && workspace == "" {
+			kit, workspace = "", kit
+		}
+	case kit == "":
+		return o, usageError(cmd, "which KIT? %s takes a directory or an image", cmd.Name())
+	}
+	for _, ref := range append([]string{kit}, m.kits...) {
+		if l != nil {
+			ref, _ = spelled(l, ref)
+		}
+		if ref != "" {
+			o.Kits = append(o.Kits, ref)
+		}
+	}
 	if cmd.Flags().Changed("name") && !sandboxName().MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
-	var err error
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
 	}
@@ -146,6 +173,10 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 		}
 		o.Mounts = append(o.Mounts, mount)
 	}
+	if err := pullPolicy(cmd, m.pull); err != nil {
+		return o, err
+	}
+	o.Pull = m.pull
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
 			if cmd.Name() == "run" {
@@ -159,6 +190,18 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 
 func buildNetworkFlag(cmd *cobra.Command, v *string) {
 	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
+}
+
+func pullFlag(cmd *cobra.Command, v *string, preset string) {
+	cmd.Flags().StringVar(v, "pull", preset, "`WHEN` registries are asked: always, missing or never")
+}
+
+func pullPolicy(cmd *cobra.Command, v string) error {
+	switch v {
+	case "always", "missing", "never":
+		return nil
+	}
+	return usageError(cmd, "--pull %q is none of always, missing and never", v)
 }
 
 // buildNetwork judges the value of --build-network; empty stands for none.

@@ -49,6 +49,7 @@ func (e *Env) recreate() *cobra.Command {
 	var (
 		kits, args, env            []string
 		approve, privileged, quiet bool
+		when                       string
 	)
 	cmd := &cobra.Command{
 		Use:   "recreate [options] NAME [KIT]",
@@ -70,7 +71,10 @@ granted (status 3, with what is new), unless --approve is given.`,
 			if len(kits) > 0 && len(rest) == 1 {
 				return usageError(cmd, "--kit adds to a KIT; name the workload too")
 			}
-			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged}
+			if err := pullPolicy(cmd, when); err != nil {
+				return err
+			}
+			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged, Pull: when}
 			if len(rest) == 2 {
 				o.Kits = append([]string{rest[1]}, kits...)
 			}
@@ -102,6 +106,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 	f.StringArrayVar(&kits, "kit", nil, "add another Kit to KIT (repeatable)")
 	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for the arg N (repeatable)")
 	f.StringArrayVar(&env, "env", nil, "`N=VALUE` for the variable N (repeatable)")
+	pullFlag(cmd, &when, "always")
 	f.BoolVar(&approve, "approve", false, "approve what the sandbox was not granted before")
 	f.BoolVar(&privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress and no summary on stderr")

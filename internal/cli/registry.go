@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"archive/tar"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -50,20 +52,23 @@ mounted from their repositories. Logins are docker's.`,
 
 func (e *Env) pull() *cobra.Command {
 	var quiet, asJSON bool
+	var platform string
 	cmd := &cobra.Command{
 		Use:   "pull [options] REF",
 		Short: "Get an image from a registry into the store",
 		Long: `Asks the registry of REF what the name stands for today, gets what the local
-store lacks of it for this machine's platform, and prints the digest.`,
-		Example: `  kitbox pull ghcr.io/me/kits/hello:1`,
-		Args:    one("REF"),
+store lacks of it for one platform, and prints the digest: that of the index where
+there is one. What has arrived when it is interrupted is not transferred again.`,
+		Example: `  kitbox pull ghcr.io/me/kits/hello:1
+  kitbox pull --platform linux/arm64 ghcr.io/me/kits/hello:1`,
+		Args: one("REF"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
 				return err
 			}
 			p := e.progress(quiet)
-			im, err := m.Pull(cmd.Context(), a[0], p.event)
+			im, err := m.Pull(cmd.Context(), a[0], sandbox.PullOptions{Platform: platform, Progress: p.event})
 			p.done()
 			if err != nil {
 				return err
@@ -75,6 +80,7 @@ store lacks of it for this machine's platform, and prints the digest.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&platform, "platform", "", "the `OS/ARCH` to get (default: this machine's)")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -108,7 +114,9 @@ func (e *Env) image() *cobra.Command {
 		Args:  none,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(e.imageInspect(), e.imageRemove(), e.imagePrune(), e.imageSave(), e.imageLoad())
+	list := e.images()
+	list.Use, list.Aliases = "ls", []string{"list"}
+	cmd.AddCommand(list, e.imageInspect(), e.imageRemove(), e.imagePrune(), e.imageSave(), e.imageLoad())
 	return cmd
 }
 
@@ -189,6 +197,8 @@ func (e *Env) imageSave() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save [options] REF…",
 		Short: "Write images as the tar of an OCI image layout",
+		Long: `Writes images of the store, with the platforms that are there, as a tar that image
+load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,
 		Example: `  kitbox image save -o hello.tar kitbox.local/hello:1
   kitbox image save kitbox.local/hello:1 | ssh there kitbox image load`,
 		Args: cobra.MinimumNArgs(1),
@@ -233,8 +243,11 @@ func (e *Env) imageLoad() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load [options]",
 		Short: "Read the tar of an OCI image layout into the store",
-		Long: `Reads a tar as image save, docker save and buildx (type=oci) write it, and prints
-the names that it brought.`,
+		Long: `Reads a tar as image save, docker save and buildx (type=oci) write it, or with
+--input the directory of an OCI image layout, and prints the names that it brought.
+Every blob is verified, and nothing gets a name unless all of them are right.`,
+		Example: `  kitbox image load -i hello.tar
+  docker save hello:1 | kitbox image load`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := sandbox.ManageImages(e.Images)
@@ -249,6 +262,11 @@ the names that it brought.`,
 				}
 				defer f.Close()
 				r = f
+				if st, err := f.Stat(); err == nil && st.IsDir() {
+					packed := packDir(input)
+					defer packed.Close()
+					r = packed
+				}
 			}
 			names, err := m.LoadImages(cmd.Context(), r)
 			if err != nil {
@@ -260,6 +278,20 @@ the names that it brought.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&input, "input", "i", "", "read `FILE` instead of stdin")
+	cmd.Flags().StringVarP(&input, "input", "i", "", "read `FILE`, or a layout's directory, instead of stdin")
 	return cmd
+}
+
+// packDir is the tar of a directory, made while it is read. Closing it ends that.
+func packDir(dir string) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		t := tar.NewWriter(w)
+		err := t.AddFS(os.DirFS(dir))
+		if err == nil {
+			err = t.Close()
+		}
+		w.CloseWithError(err)
+	}()
+	return r
 }

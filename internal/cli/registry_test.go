@@ -34,7 +34,7 @@ func (s *shelf) Push(_ context.Context, ref, target string, progress func(sandbo
 	return "sha256:abc", s.note("push %s %s", ref, target)
 }
 
-func (s *shelf) Pull(_ context.Context, ref string, _ func(sandbox.Event)) (sandbox.Image, error) {
+func (s *shelf) Pull(_ context.Context, ref string, _ sandbox.PullOptions) (sandbox.Image, error) {
 	return sandbox.Image{Ref: ref, Digest: "sha256:abc"}, s.note("pull %s", ref)
 }
 

@@ -23,8 +23,9 @@ func (e *Env) run() *cobra.Command {
 		Use:   "run [options] KIT [PATH] [-- ARG...]",
 		Short: "Make a sandbox from Kits and run the workload in it",
 		Long: `Makes a sandbox from KIT and the Kits given with --kit, and runs its workload
-there. KIT is a directory that holds a Kit, which is built when it has changed,
-or an image of the local store. PATH is a directory of this machine that
+there. KIT is a directory that holds a Kit, which is built when it has changed, an
+image of the local store or a registry, or a directory in a git repository,
+git+https://HOST/REPOSITORY#ref=TAG&dir=PATH. PATH is a directory of this machine that
 becomes the workspace; files made there belong to you.
 
 Every ARG is appended to the workload's launch command. With --exec, the ARGs
@@ -69,8 +70,8 @@ func kitPathArgs(cmd *cobra.Command, args []string) (kit, path string, rest []st
 		args, rest = args[:n], args[n:]
 	}
 	switch len(args) {
-	case 0:
-		return "", "", nil, usageError(cmd, "which KIT? %s takes a directory or an image", cmd.Name())
+	case 0: // the lock names it
+		return "", "", rest, nil
 	case 1:
 		return args[0], "", rest, nil
 	case 2:

@@ -103,6 +103,9 @@ const recordVersion = 1
 // compose decides everything about a sandbox and makes nothing, apart from the
 // images and unpacked layers that every composition shares.
 func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id string) (*composition, error) {
+	if err := pinned(&o); err != nil {
+		return nil, err
+	}
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
@@ -121,6 +124,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	}
 	config, err := imageConfig(ordered(set.Layers, kits))
 	if err != nil {
+		return nil, err
+	}
+	if err := e.foresee(ctx, set.Declarations); err != nil {
 		return nil, err
 	}
 	dirs, err := e.rootfs(ctx, o, ordered(set.Layers, kits))
@@ -147,6 +153,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 		if declared[i].Descriptor, err = expand.Env(declared[i].Descriptor, env); err != nil {
 			return nil, fmt.Errorf("kit %s: %w", declared[i].Ref, err)
 		}
+	}
+	if err := holds(o.Lock, declared); err != nil {
+		return nil, err
 	}
 	selection, err := e.selectFrom(ctx, scene, declared)
 	if err != nil {
@@ -217,9 +226,10 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 // fetcher is the configured one, telling o what it does.
 func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
 	f := e.c.Fetcher()
-	f.BuildNetwork = o.BuildNetwork
+	f.BuildNetwork, f.Policy = o.BuildNetwork, fetch.Policy(o.Pull)
 	if o.Progress != nil {
 		f.Progress = &lineWriter{step: "build", tell: o.Progress}
+		f.Notice = func(line string) { o.Progress(sandbox.Event{Detail: line}) }
 	}
 	return f
 }
@@ -241,7 +251,7 @@ func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit
 		if w, ok := f.Progress.(*lineWriter); ok {
 			w.of = ref
 		}
-		image, err := f.Fetch(ctx, ref, o.Args)
+		image, err := fetchLocked(ctx, f, o.Lock, ref, o.Args)
 		if err != nil {
 			return nil, err
 		}
@@ -368,6 +378,25 @@ func launch(config ocispec.ImageConfig, im handler.Image, env map[string]string)
 		l.Env = append(l.Env, name+"="+env[name])
 	}
 	return l
+}
+
+// foresee refuses Kits that require what nobody here handles, before their layers
+// are got. What depends on what is in them is judged afterwards.
+func (e *Engine) foresee(ctx context.Context, kits []resolve.Kit) error {
+	if slices.ContainsFunc(kits, refersToEnvironment) {
+		return nil // not expanded yet
+	}
+	_, err := resolve.Select(kits, resolve.SelectorFunc(func(_ resolve.Operation, _ spec.Descriptor, r capability.Request) (bool, string) {
+		if e.handlers.Handles(r.Type) {
+			return true, ""
+		}
+		var refused *capability.RefusedError
+		if err := e.handlers.Accept(ctx, nil, capability.Contribution{Request: r}); errors.As(err, &refused) {
+			return false, refused.Reason
+		}
+		return false, "nobody handles it"
+	}))
+	return err
 }
 
 // selectFrom asks the handlers about every entry.

@@ -31,6 +31,9 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
+	if err := pinned(&o); err != nil {
+		return nil, err
+	}
 	c, err := e.compose(ctx, o, nameOf(o), state.NewID())
 	if err != nil {
 		return nil, err
@@ -56,6 +59,9 @@ func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.S
 }
 
 func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
+	if err := pinned(&o); err != nil {
+		return nil, err
+	}
 	name := nameOf(o)
 	if err := state.ValidName(name); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/checkout"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
@@ -74,6 +75,12 @@ func identity(k *fetch.Kit) (string, error) {
 			place = real
 		}
 		return string(k.Source) + " " + place, nil
+	}
+	if k.Source == fetch.Git {
+		// The repository and the place in it; the commit is the version.
+		s, err := checkout.Parse(k.Ref)
+		s.Ref = ""
+		return "git " + s.String(), err
 	}
 	ref, _, _ := strings.Cut(k.Ref, "@")
 	if algorithm, _, ok := strings.Cut(ref, ":"); ok && algorithm == "sha256" {

@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -32,7 +36,7 @@ func (e *Engine) Images(ctx context.Context) ([]sandbox.Image, error) {
 	}
 	var out []sandbox.Image
 	for _, t := range tags {
-		im, err := images.Image(ctx, t.Descriptor, layout.HostPlatform())
+		im, err := anImage(ctx, images, t.Descriptor)
 		if err != nil {
 			return nil, fmt.Errorf("image %s: %w", t.Name, err)
 		}
@@ -41,10 +45,24 @@ func (e *Engine) Images(ctx context.Context) ([]sandbox.Image, error) {
 	return out, nil
 }
 
+// anImage is the image of d for this machine, or else for a platform that the
+// store has.
+func anImage(ctx context.Context, images *layout.Store, d ocispec.Descriptor) (layout.Image, error) {
+	im, err := images.Image(ctx, d, layout.HostPlatform())
+	if !errors.Is(err, kiterr.ErrNotFound) {
+		return im, err
+	}
+	all, aerr := layout.ReadAll(ctx, images, d)
+	if aerr != nil {
+		return im, err
+	}
+	return all[0], nil
+}
+
 // describe sums an image up. A descriptor that cannot be read leaves the kind
 // open; whoever uses the image is told why.
 func describe(ref string, im layout.Image) sandbox.Image {
-	s := sandbox.Image{Ref: ref, Digest: im.Descriptor.Digest.String(), SizeBytes: im.Manifest.Config.Size}
+	s := sandbox.Image{Ref: ref, Digest: im.Root.Digest.String(), SizeBytes: im.Manifest.Config.Size}
 	for _, l := range im.Manifest.Layers {
 		s.SizeBytes += l.Size
 	}
@@ -64,7 +82,18 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
+	if o.Ref != "" {
+		var err error
+		if o.Ref, err = tagName(o.Ref); err != nil {
+			return sandbox.Image{}, err
+		}
+	}
 	f := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
+	// To build a set is to ask what the names of its Kits stand for.
+	f.Policy, f.SetName = fetch.Policy(cmp.Or(o.Pull, string(fetch.Always))), o.Ref
+	if err := forPlatforms(f, o.Platforms); err != nil {
+		return sandbox.Image{}, err
+	}
 	f.Address, f.NoCache = o.Builder, o.NoCache
 	if o.Console != nil {
 		f.Progress, f.ProgressMode = o.Console, o.ConsoleMode
@@ -73,8 +102,11 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	if kit.Source != fetch.Directory {
+	if kit.Source != fetch.Directory && kit.Source != fetch.Git {
 		return sandbox.Image{}, fmt.Errorf("%s is an image already; build takes the directory of a Kit: %w", o.Dir, kiterr.ErrUnsupported)
+	}
+	if len(o.Platforms) > 1 && kit.Root == kit.Digest {
+		return sandbox.Image{}, fmt.Errorf("kit %s was built for %s only: a recipe is built for one platform at a time; name one with --platform: %w", o.Dir, o.Platforms[0], kiterr.ErrUnsupported)
 	}
 	for name := range o.Args {
 		if !contains(kit.BuildArgs, name) {
@@ -85,7 +117,7 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	desc, err := images.Describe(ctx, kit.Digest)
+	desc, err := images.Describe(ctx, kit.Root)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -94,11 +126,28 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 			return sandbox.Image{}, err
 		}
 	}
-	im, err := images.Image(ctx, desc, layout.HostPlatform())
+	im, err := images.Image(ctx, desc, f.Platform)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
 	return describe(o.Ref, im), nil
+}
+
+// forPlatforms makes f build for platforms, or for what it would by itself if
+// there are none. Of several, what is described in the end is the first.
+func forPlatforms(f *fetch.Fetcher, platforms []string) error {
+	f.Platform = layout.HostPlatform()
+	for i, s := range platforms {
+		p, err := layout.ParsePlatform(s)
+		if err != nil {
+			return err
+		}
+		if i == 0 || p.Architecture == layout.HostPlatform().Architecture {
+			f.Platform = p
+		}
+		f.SetPlatforms = append(f.SetPlatforms, p)
+	}
+	return nil
 }
 
 // local turns the name of something that is there into one that is never looked

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -108,7 +110,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
 		WorkspaceMode: l.Asked.WorkspaceMode, WorkspaceReadOnly: l.Asked.WorkspaceReadOnly, Masks: l.Asked.Masks,
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
-		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress}
+		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.
 		co.Kits, co.Args = o.Kits, nil

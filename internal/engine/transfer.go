@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
 var _ sandbox.ImageManager = (*Engine)(nil)
@@ -39,17 +43,35 @@ func (e *Engine) Push(ctx context.Context, ref, target string, progress func(san
 	return d.String(), err
 }
 
+// Preflight implements [sandbox.Preflighter]. It always asks: who looks wants to
+// know what a name stands for now.
+func (e *Engine) Preflight(ctx context.Context, ref string) (sandbox.Glance, error) {
+	_, f, err := e.storeFor(nil)
+	if err != nil {
+		return sandbox.Glance{}, err
+	}
+	f.Policy = fetch.Always
+	h, err := f.Preflight(ctx, ref)
+	return sandbox.Glance{Ref: ref, Digest: h.Root.Digest.String(), Descriptor: h.Descriptor}, err
+}
+
 // Pull implements [sandbox.ImageManager].
-func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Event)) (sandbox.Image, error) {
-	images, f, err := e.storeFor(progress)
+func (e *Engine) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (sandbox.Image, error) {
+	images, f, err := e.storeFor(o.Progress)
 	if err != nil {
 		return sandbox.Image{}, err
+	}
+	f.Platform = layout.HostPlatform()
+	if o.Platform != "" {
+		if f.Platform, err = layout.ParsePlatform(o.Platform); err != nil {
+			return sandbox.Image{}, err
+		}
 	}
 	d, err := f.PullImage(ctx, ref)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
-	im, err := images.Image(ctx, d, layout.HostPlatform())
+	im, err := images.Image(ctx, d, f.Platform)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -66,7 +88,25 @@ func (e *Engine) TagImage(ctx context.Context, ref, name string) error {
 	if err != nil {
 		return err
 	}
+	if name, err = tagName(name); err != nil {
+		return err
+	}
 	return images.Tag(ctx, d, name)
+}
+
+// tagName is the name that an image gets in the store: with a tag, as everybody
+// who looks it up without one means.
+func tagName(name string) (string, error) {
+	img, err := constraint.ParseImage(name)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
+	case img.Digest != "":
+		return "", fmt.Errorf("%s: a digest belongs to what has it and cannot be given: leave it out: %w", name, kiterr.ErrRefused)
+	case img.Tag == "":
+		return name + ":latest", nil
+	}
+	return name, nil
 }
 
 // InspectImage implements [sandbox.ImageManager].
@@ -79,7 +119,7 @@ func (e *Engine) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDe
 	if err != nil {
 		return nil, err
 	}
-	im, err := images.Image(ctx, root, layout.HostPlatform())
+	im, err := anImage(ctx, images, root)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref, err)
 	}
@@ -109,6 +149,9 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 		return err
 	}
 	err = images.Untag(ctx, ref)
+	if latest, terr := tagName(ref); errors.Is(err, kiterr.ErrNotFound) && terr == nil && latest != ref {
+		err = images.Untag(ctx, latest)
+	}
 	if errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("image %s: %w: 'kitbox images' lists the names there are", ref, kiterr.ErrNotFound)
 	}
@@ -135,6 +178,15 @@ func (e *Engine) SaveImages(ctx context.Context, refs []string, w io.Writer) err
 		d, err := f.Lookup(ctx, ref)
 		if err != nil {
 			return err
+		}
+		// The layers of a set may still be where its Kits came from.
+		if err := f.Complete(ctx, d); err != nil {
+			return fmt.Errorf("image %s: %w", ref, err)
+		}
+		if digest.Digest(ref).Validate() != nil && !strings.Contains(ref, "@") {
+			if ref, err = tagName(ref); err != nil {
+				return err
+			}
 		}
 		tags = append(tags, layout.Tag{Name: ref, Descriptor: d})
 	}

@@ -217,7 +217,7 @@ func (k *kit) finishPlatform(ctx context.Context, c client.Client, res *client.R
 			return err
 		}
 	}
-	config.note("kit: stage descriptor and recipe")
+	config.note(content.StageNote + k.stem)
 	if res.Metadata[key], err = config.encode(); err != nil {
 		return err
 	}

@@ -86,6 +86,9 @@ func (l List) find(typ string) Handler {
 	return nil
 }
 
+// Handles reports whether there is an answer for a type at all.
+func (l List) Handles(typ string) bool { return l.find(typ) != nil }
+
 // Accept judges one request. A type that no handler answers for is declined.
 func (l List) Accept(ctx context.Context, s *Scene, c capability.Contribution) error {
 	h := l.find(c.Request.Type)

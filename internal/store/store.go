@@ -167,15 +167,15 @@ func (h *Home) Sweep(ctx context.Context, grace time.Duration) (Swept, error) {
 // long its image survives without a tag.
 const buildMemory = 30 * 24 * time.Hour
 
-// forgetBuilds deletes old build records and records of file hashes; both are
-// touched when they are used. It is no matter if it fails: what is kept is
+// forgetBuilds deletes old build records, records of file hashes and checked out
+// trees; all are touched when they are used. It is no matter if it fails: what is kept is
 // larger than need be, nothing else.
 func (h *Home) forgetBuilds(now time.Time) {
-	for _, pattern := range []string{"*.json", "files/*.json"} {
+	for _, pattern := range []string{"*.json", "files/*.json", "git/*/*"} {
 		names, _ := filepath.Glob(filepath.Join(h.BuildsDir(), pattern))
 		for _, n := range names {
 			if st, err := os.Stat(n); err == nil && now.Sub(st.ModTime()) > buildMemory {
-				os.Remove(n)
+				os.RemoveAll(n)
 			}
 		}
 	}

@@ -28,6 +28,11 @@ const (
 	StagedRecipe     = "kit.dockerfile"
 )
 
+// StageNote begins the history entry of the layer that holds a Kit's staged
+// sources; the stem follows. It tells a reader of documents alone where they
+// are. Other publishers need not write it.
+const StageNote = "kit: stage " + StageRoot + "/"
+
 // A Source is what a Kit's layers are made from. At most one of Recipe,
 // RecipeFile and Kits is set; with none the Kit only declares.
 type Source struct {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/spec/lint"
 )
@@ -320,16 +323,24 @@ func writeFinding(w io.Writer, f finding) {
 	}
 }
 
-// load reads one descriptor that a command is to show. Findings that make it
-// unusable are printed, and the error then is silent.
-func load(cmd *cobra.Command, arg string, form capability.Form) (*spec.Document, string, error) {
-	name, err := findOne(arg)
-	if err != nil {
-		return nil, "", err
-	}
-	data, err := read(name, cmd.InOrStdin())
-	if err != nil {
-		return nil, "", err
+// load reads one descriptor that a command is to show: a file's, or that of a
+// published Kit, whose form is what it is. Findings that make it unusable are
+// printed, and the error then is silent.
+func (lookup Lookup) load(cmd *cobra.Command, arg string, form capability.Form) (*spec.Document, string, error) {
+	name, data := arg, []byte(nil)
+	var err error
+	if lookup != nil && isReference(arg) {
+		form = capability.Published
+		if data, err = lookup(cmd.Context(), arg); err != nil {
+			return nil, "", err
+		}
+	} else {
+		if name, err = findOne(arg); err != nil {
+			return nil, "", err
+		}
+		if data, err = read(name, cmd.InOrStdin()); err != nil {
+			return nil, "", err
+		}
 	}
 	d, ds := spec.Decode(data, spec.Options{File: name, Form: form})
 	if d != nil {
@@ -342,6 +353,20 @@ func load(cmd *cobra.Command, arg string, form capability.Form) (*spec.Document,
 		return nil, "", errors.New(name + ": nothing to read")
 	}
 	return d, name, nil
+}
+
+// isReference reports whether arg names an image of a registry: it has a registry
+// in it, and there is no file of that name.
+func isReference(arg string) bool {
+	host, _, ok := strings.Cut(arg, "/")
+	if !ok || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return false
+	}
+	if _, err := constraint.ParseImage(arg); err != nil {
+		return false
+	}
+	_, err := os.Lstat(arg)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // refuse prints the errors among ds on stderr. The error it returns for them is

@@ -17,11 +17,11 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/surface"
 )
 
-func inspect() *cobra.Command {
+func (lookup Lookup) inspect() *cobra.Command {
 	var asJSON bool
 	var form string
 	cmd := &cobra.Command{
-		Use:   "inspect FILE|DIR",
+		Use:   "inspect FILE|DIR|REF",
 		Short: "Show what a descriptor declares",
 		Long: `Shows what one descriptor declares: what it is, where its content comes from, what
 it provides and needs, its arguments and its capabilities. With --json, the
@@ -34,11 +34,14 @@ descriptor is in its published encoding.`,
 			if !ok {
 				return usageError(cmd, "--form %q is none of authored, published and effective", form)
 			}
-			d, name, err := load(cmd, args[0], f)
+			d, name, err := lookup.load(cmd, args[0], f)
 			if err != nil {
 				return err
 			}
 			c, _ := layersOf(d, name) // whether it is there is for check to say
+			if lookup != nil && isReference(name) {
+				c, f = layers{How: "published"}, capability.Published
+			}
 			if !asJSON {
 				describe(cmd.OutOrStdout(), d, name, c)
 				return nil
@@ -104,6 +107,7 @@ func describe(w io.Writer, d *spec.Document, name string, c layers) {
 	p.line("content", map[string]string{
 		"companion": c.Path + ", beside the descriptor", "dockerfile": c.Path, "inline": "the recipe in build",
 		"comment": "the file itself", "set": "the Kits listed", "none": "none: it only declares",
+		"published": "in its image",
 	}[c.How])
 	p.line("provides", d.Provides...)
 	p.line("requires", d.Requires...)

@@ -8,6 +8,7 @@
 package kitcmd
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,20 +17,27 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// New returns the command. It reads and writes through the streams that the
+// Lookup returns the published descriptor that a reference to an image stands
+// for.
+type Lookup func(ctx context.Context, ref string) ([]byte, error)
+
+// New returns the command. Published Kits are looked up with lookup; nil leaves
+// them unknown. It reads and writes through the streams that the
 // tree it is hung into sets; relative paths are the process's.
-func New() *cobra.Command {
+func New(lookup Lookup) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kit",
 		Short: "Write Kits and see what they ask",
 		Long: `Commands for writing Kits and for deciding about them. They read descriptors from
 files and directories: a YAML or JSON descriptor with or without a recipe beside
-it, or a Dockerfile with a descriptor in its head.`,
+it, or a Dockerfile with a descriptor in its head. inspect, surface and diff take
+references to published Kits too, of which they read one document.`,
 		Example: `  kitbox kit new mixin my-tool          start with a commented template
   kitbox kit check ./my-tool            what is wrong, and what will surprise
   kitbox kit fmt -w ./my-tool           lay it out
   kitbox kit surface ./my-tool          what it asks of the host
-  kitbox kit diff old.yaml new.yaml     what the new one asks that the old did not`,
+  kitbox kit diff old.yaml new.yaml     what the new one asks that the old did not
+  kitbox kit diff ghcr.io/me/x:1 ./x    the same with a published one`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cmd.SuggestionsMinimumDistance = 2
@@ -42,7 +50,7 @@ it, or a Dockerfile with a descriptor in its head.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(check(), formatting(), inspect(), surfaces(), comparing(), schemas(), create())
+	cmd.AddCommand(check(), formatting(), lookup.inspect(), lookup.surfaces(), lookup.comparing(), schemas(), create())
 	return cmd
 }
 

@@ -37,9 +37,23 @@ var hostile = map[string]string{
 	"hostile-escape2.yml": "kind: \"\\e[31mred\\u202e\"\n\"k\\ey\": 1\n",
 }
 
+// published are the Kits of a registry.
+func published(_ context.Context, ref string) ([]byte, error) {
+	for known, text := range map[string]string{
+		"hub.example/kits/x:1": `{"schemaVersion":"3","kind":"mixin","provides":["x@1"],"capabilities":[{"type":"com.docker.sandbox/network-policy@1","config":{"runtime":{"allow":["a.example"]}}}]}`,
+		"hub.example/kits/x:2": `{"schemaVersion":"3","kind":"mixin","provides":["x@2"],"capabilities":[{"type":"com.docker.sandbox/network-policy@1","config":{"runtime":{"allow":["a.example","b.example"]}}}]}`,
+		"hub.example/kits/x:3": `{"schemaVersion":"3","kind":"set","kits":[{"ref":"hub.example/a"}]}`,
+	} {
+		if ref == known {
+			return []byte(text), nil
+		}
+	}
+	return nil, fmt.Errorf("kit %s: %w at registry hub.example", ref, kiterr.ErrNotFound)
+}
+
 func run() int {
 	root := &cobra.Command{Use: "kitbox", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(kitcmd.New())
+	root.AddCommand(kitcmd.New(published))
 	root.SetArgs(os.Args[1:])
 	root.SetIn(os.Stdin)
 	root.SetOut(os.Stdout)

@@ -21,11 +21,11 @@ import (
 const surfaceForms = `The descriptor may be as authored or as published; its arguments take their
 defaults, or the values given by --arg. Optional capabilities count.`
 
-func surfaces() *cobra.Command {
+func (lookup Lookup) surfaces() *cobra.Command {
 	var asJSON, digest bool
 	var args []string
 	cmd := &cobra.Command{
-		Use:   "surface FILE|DIR",
+		Use:   "surface FILE|DIR|REF",
 		Short: "Show what a Kit asks of its host",
 		Long: `Shows the permission surface of a Kit: all that it asks of its host, as sorted
 lists. With --json, it is in the canonical encoding that its digest is taken of.
@@ -39,7 +39,7 @@ lists. With --json, it is in the canonical encoding that its digest is taken of.
 			if err != nil {
 				return err
 			}
-			s, declared, err := surfaceOf(cmd, operands[0], supplied)
+			s, declared, err := lookup.surfaceOf(cmd, operands[0], supplied)
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ lists. With --json, it is in the canonical encoding that its digest is taken of.
 	return cmd
 }
 
-func comparing() *cobra.Command {
+func (lookup Lookup) comparing() *cobra.Command {
 	var asJSON bool
 	var args []string
 	cmd := &cobra.Command{
@@ -95,11 +95,11 @@ descriptor is refused, 3 NEW asks for more.`,
 			if operands[0] == "-" && operands[1] == "-" {
 				return usageError(cmd, "only one of the two can be standard input")
 			}
-			granted, before, err := surfaceOf(cmd, operands[0], supplied)
+			granted, before, err := lookup.surfaceOf(cmd, operands[0], supplied)
 			if err != nil {
 				return err
 			}
-			candidate, after, err := surfaceOf(cmd, operands[1], supplied)
+			candidate, after, err := lookup.surfaceOf(cmd, operands[1], supplied)
 			if err != nil {
 				return err
 			}
@@ -124,8 +124,8 @@ descriptor is refused, 3 NEW asks for more.`,
 
 // surfaceOf returns the surface of one Kit and the arguments that it declares.
 // Of the values supplied it takes those that it declares.
-func surfaceOf(cmd *cobra.Command, arg string, supplied map[string]string) (surface.Surface, map[string]bool, error) {
-	d, name, err := load(cmd, arg, capability.Authored)
+func (lookup Lookup) surfaceOf(cmd *cobra.Command, arg string, supplied map[string]string) (surface.Surface, map[string]bool, error) {
+	d, name, err := lookup.load(cmd, arg, capability.Authored)
 	if err != nil {
 		return surface.Surface{}, nil, err
 	}

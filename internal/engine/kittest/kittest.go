@@ -72,7 +72,7 @@ func Push(ctx context.Context, home string, k Kit) error {
 	}
 	files := map[string]File{"/usr/share/sandbox/kit/" + stem(k.Ref) + "/kit.yaml": {Content: k.Descriptor}}
 	for name, f := range k.Files {
-		files[name] = f
+		files[path.Join("/", name)] = f // a relative name has no root to end at
 	}
 	b, err := pack(files)
 	if err != nil {
@@ -208,5 +208,8 @@ func pack(files map[string]File) ([]byte, error) {
 			}
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // it writes the end of the archive
+		return nil, err
+	}
+	return b.Bytes(), nil
 }

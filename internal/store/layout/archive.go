@@ -2,6 +2,8 @@ package layout
 
 import (
 	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,16 +20,26 @@ import (
 )
 
 // Save writes what tags stand for as the tar of an image layout, every blob
-// verified on its way. Equal images make equal bytes.
+// verified on its way. Of an index it takes the platforms that are here whole.
+// Older programs find in manifest.json what docker save writes: one platform's
+// image, this machine's if there is one. Equal images make equal bytes.
 func (s *Store) Save(ctx context.Context, tags []Tag, w io.Writer) error {
 	idx := emptyIndex()
 	var blobs []ocispec.Descriptor
+	var legacy []dockerImage
 	for _, t := range tags {
 		d := ocispec.Descriptor{MediaType: t.MediaType, Digest: t.Digest, Size: t.Size}
-		if err := s.walk(ctx, d, &blobs); err != nil {
+		if err := s.walk(ctx, d, &blobs, true); err != nil {
 			return fmt.Errorf("saving %s: %w", t.Name, err)
 		}
-		d.Annotations = map[string]string{ocispec.AnnotationRefName: t.Name}
+		im, err := s.whole(ctx, d, blobs)
+		if err != nil {
+			return fmt.Errorf("saving %s: %w", t.Name, err)
+		}
+		legacy = append(legacy, dockerImageOf(t.Name, im))
+		if digest.Digest(t.Name).Validate() != nil { // a digest is no name to load under
+			d.Annotations = map[string]string{ocispec.AnnotationRefName: t.Name, containerdName: t.Name}
+		}
 		idx.Manifests = append(idx.Manifests, d)
 	}
 	tw := tar.NewWriter(w)
@@ -41,26 +53,24 @@ func (s *Store) Save(ctx context.Context, tags []Tag, w io.Writer) error {
 		}
 		return err
 	}
-	index, err := json.Marshal(idx)
-	if err != nil {
-		return err
-	}
-	version, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-	if err != nil {
-		return err
-	}
-	if err := put(ocispec.ImageLayoutFile, int64(len(version)), strings.NewReader(string(version))); err != nil {
-		return err
-	}
-	if err := put(ocispec.ImageIndexFile, int64(len(index)), strings.NewReader(string(index))); err != nil {
-		return err
+	for _, doc := range []struct {
+		name string
+		v    any
+	}{{ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}}, {ocispec.ImageIndexFile, idx}, {dockerFile, legacy}} {
+		b, err := json.Marshal(doc.v)
+		if err != nil {
+			return err
+		}
+		if err := put(doc.name, int64(len(b)), bytes.NewReader(b)); err != nil {
+			return err
+		}
 	}
 	for _, d := range blobs {
 		rc, err := s.Fetch(ctx, d)
 		if err != nil {
 			return err
 		}
-		err = put(path.Join(ocispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded()), d.Size, rc)
+		err = put(blobName(d.Digest), d.Size, rc)
 		rc.Close()
 		if err != nil {
 			return err
@@ -69,9 +79,60 @@ func (s *Store) Save(ctx context.Context, tags []Tag, w io.Writer) error {
 	return tw.Close()
 }
 
-// walk appends what d leads to, once each, children after parents. It fails if
-// one is not stored.
-func (s *Store) walk(ctx context.Context, d ocispec.Descriptor, out *[]ocispec.Descriptor) error {
+const (
+	// containerdName is the annotation in which docker and containerd look for
+	// a whole reference.
+	containerdName = "io.containerd.image.name"
+
+	// dockerFile is what docker save has had since before there was OCI.
+	dockerFile = "manifest.json"
+)
+
+// A dockerImage is one of [dockerFile].
+type dockerImage struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+func dockerImageOf(name string, im Image) dockerImage {
+	d := dockerImage{Config: blobName(im.Manifest.Config.Digest), RepoTags: []string{}, Layers: []string{}}
+	if digest.Digest(name).Validate() != nil && !strings.Contains(name, "@") {
+		d.RepoTags = append(d.RepoTags, name)
+	}
+	for _, l := range im.Manifest.Layers {
+		d.Layers = append(d.Layers, blobName(l.Digest))
+	}
+	return d
+}
+
+func blobName(d digest.Digest) string {
+	return path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
+}
+
+// whole returns one image of d whose blobs are all among blobs: this machine's if
+// possible.
+func (s *Store) whole(ctx context.Context, d ocispec.Descriptor, blobs []ocispec.Descriptor) (Image, error) {
+	all, err := ReadAll(ctx, s, d)
+	if err != nil {
+		return Image{}, err
+	}
+	host := PlatformName(HostPlatform())
+	slices.SortStableFunc(all, func(a, b Image) int {
+		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.Platform() == host], map[bool]int{true: 0, false: 1}[b.Platform() == host])
+	})
+	for _, im := range all {
+		if slices.ContainsFunc(blobs, func(o ocispec.Descriptor) bool { return o.Digest == im.Descriptor.Digest }) {
+			return im, nil
+		}
+	}
+	return Image{}, fmt.Errorf("image %s: %w whole", d.Digest, kiterr.ErrNotFound)
+}
+
+// walk appends what d leads to, once each, parents first. It fails if something
+// is not stored. Of an index, platforms may be missing, but not all: those whose
+// manifest is, or, with partial, those that lack anything.
+func (s *Store) walk(ctx context.Context, d ocispec.Descriptor, out *[]ocispec.Descriptor, partial bool) error {
 	if slices.ContainsFunc(*out, func(o ocispec.Descriptor) bool { return o.Digest == d.Digest }) {
 		return nil
 	}
@@ -81,11 +142,6 @@ func (s *Store) walk(ctx context.Context, d ocispec.Descriptor, out *[]ocispec.D
 		return fmt.Errorf("blob %s: %w: the image was not pulled whole", d.Digest, kiterr.ErrNotFound)
 	}
 	*out = append(*out, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
-	var doc struct {
-		Config    *ocispec.Descriptor  `json:"config"`
-		Layers    []ocispec.Descriptor `json:"layers"`
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
 	if !IsIndex(d.MediaType) && !IsManifest(d.MediaType) {
 		return nil
 	}
@@ -93,17 +149,45 @@ func (s *Store) walk(ctx context.Context, d ocispec.Descriptor, out *[]ocispec.D
 	if err != nil {
 		return err
 	}
+	var doc struct {
+		Config    *ocispec.Descriptor  `json:"config"`
+		Layers    []ocispec.Descriptor `json:"layers"`
+		Manifests []ocispec.Descriptor `json:"manifests"`
+	}
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return fmt.Errorf("document %s: %w", d.Digest, err)
 	}
-	children := append(doc.Layers, doc.Manifests...)
+	children := doc.Layers
 	if doc.Config != nil {
 		children = append(children, *doc.Config)
 	}
 	for _, c := range children {
-		if err := s.walk(ctx, c, out); err != nil {
+		if err := s.walk(ctx, c, out, partial); err != nil {
 			return err
 		}
+	}
+	found := len(doc.Manifests) == 0
+	var missing error
+	for _, m := range doc.Manifests {
+		if ok, err := s.Exists(ctx, m); err != nil {
+			return err
+		} else if !ok {
+			missing = fmt.Errorf("manifest %s: %w: the image was not pulled whole", m.Digest, kiterr.ErrNotFound)
+			continue
+		}
+		with := slices.Clone(*out)
+		err := s.walk(ctx, m, &with, partial)
+		if partial && errors.Is(err, kiterr.ErrNotFound) {
+			missing = err
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		*out, found = with, true
+	}
+	if !found {
+		return missing
 	}
 	return nil
 }
@@ -155,12 +239,12 @@ func (s *Store) Load(ctx context.Context, r io.Reader) ([]string, error) {
 	var names []string
 	for _, d := range idx.Manifests {
 		var blobs []ocispec.Descriptor
-		if err := s.walk(ctx, d, &blobs); err != nil {
+		if err := s.walk(ctx, d, &blobs, false); err != nil {
 			return nil, refuse("is not whole: %v", err)
 		}
 	}
 	for _, d := range idx.Manifests {
-		name := d.Annotations["io.containerd.image.name"] // whole, where docker's ref.name is a tag alone
+		name := d.Annotations[containerdName] // whole, where docker's ref.name is a tag alone
 		if name == "" {
 			name = d.Annotations[ocispec.AnnotationRefName]
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -79,33 +80,109 @@ func (s *Store) Image(ctx context.Context, desc ocispec.Descriptor, p ocispec.Pl
 // when desc is an index. An index without p is [kiterr.ErrNotFound], naming
 // the platforms that it has; a document that contradicts itself is refused.
 func ReadImage(ctx context.Context, src Source, desc ocispec.Descriptor, p ocispec.Platform) (Image, error) {
-	img := Image{Root: desc, Descriptor: desc}
-	annotations := map[string]string{}
-	if IsIndex(desc.MediaType) {
-		data, err := src.Document(ctx, desc)
-		if err != nil {
-			return Image{}, err
-		}
-		var idx ocispec.Index
-		if err := json.Unmarshal(data, &idx); err != nil {
-			return Image{}, fmt.Errorf("index %s: %w", desc.Digest, err)
-		}
-		if img.Descriptor, err = choose(desc.Digest, idx, p); err != nil {
-			return Image{}, err
-		}
-		annotations = idx.Annotations
-	}
-	if !IsManifest(img.Descriptor.MediaType) {
-		return Image{}, fmt.Errorf("%s has media type %q, which is not an image: %w", img.Descriptor.Digest, img.Descriptor.MediaType, kiterr.ErrRefused)
-	}
-	data, err := src.Document(ctx, img.Descriptor)
+	idx, err := readIndex(ctx, src, desc)
 	if err != nil {
 		return Image{}, err
 	}
-	if err := json.Unmarshal(data, &img.Manifest); err != nil {
-		return Image{}, fmt.Errorf("manifest %s: %w", img.Descriptor.Digest, err)
+	chosen := desc
+	if idx != nil {
+		if chosen, err = choose(desc.Digest, *idx, p); err != nil {
+			return Image{}, err
+		}
 	}
-	data, err = src.Document(ctx, img.Manifest.Config)
+	return readImage(ctx, src, desc, idx, chosen)
+}
+
+// ReadAll reads manifest and config of every platform of desc that src has,
+// without attestations. If it has none of them, that is [kiterr.ErrNotFound].
+func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image, error) {
+	idx, err := readIndex(ctx, src, desc)
+	if err != nil {
+		return nil, err
+	}
+	if idx == nil {
+		im, err := readImage(ctx, src, desc, nil, desc)
+		return []Image{im}, err
+	}
+	var all []Image
+	var missing error
+	for _, m := range idx.Manifests {
+		if m.Platform != nil && m.Platform.OS == "unknown" {
+			continue
+		}
+		im, err := readImage(ctx, src, desc, idx, m)
+		if errors.Is(err, kiterr.ErrNotFound) {
+			missing = err // pulled for one platform only, for example
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, im)
+	}
+	if len(all) == 0 {
+		return nil, cmp.Or(missing, fmt.Errorf("index %s has no image: %w", desc.Digest, kiterr.ErrNotFound))
+	}
+	return all, nil
+}
+
+// ReadAnnotation returns one annotation of desc: the index's, else that of the
+// manifest for p; "" if neither has it. It reads no more than it has to.
+func ReadAnnotation(ctx context.Context, src Source, desc ocispec.Descriptor, p ocispec.Platform, key string) (string, error) {
+	idx, err := readIndex(ctx, src, desc)
+	if err != nil {
+		return "", err
+	}
+	if idx != nil {
+		if v := idx.Annotations[key]; v != "" {
+			return v, nil
+		}
+		if desc, err = choose(desc.Digest, *idx, p); err != nil {
+			return "", err
+		}
+	}
+	m, err := readManifest(ctx, src, desc)
+	return m.Annotations[key], err
+}
+
+// readIndex returns nil when desc is no index.
+func readIndex(ctx context.Context, src Source, desc ocispec.Descriptor) (*ocispec.Index, error) {
+	if !IsIndex(desc.MediaType) {
+		return nil, nil
+	}
+	data, err := src.Document(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	idx := new(ocispec.Index)
+	if err := json.Unmarshal(data, idx); err != nil {
+		return nil, fmt.Errorf("index %s: %w", desc.Digest, err)
+	}
+	return idx, nil
+}
+
+func readManifest(ctx context.Context, src Source, desc ocispec.Descriptor) (m ocispec.Manifest, err error) {
+	if !IsManifest(desc.MediaType) {
+		return m, fmt.Errorf("%s has media type %q, which is not an image: %w", desc.Digest, desc.MediaType, kiterr.ErrRefused)
+	}
+	data, err := src.Document(ctx, desc)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	return m, nil
+}
+
+// readImage reads the image of manifest, which is of idx unless that is nil.
+func readImage(ctx context.Context, src Source, root ocispec.Descriptor, idx *ocispec.Index, manifest ocispec.Descriptor) (Image, error) {
+	img := Image{Root: root, Descriptor: manifest}
+	var err error
+	if img.Manifest, err = readManifest(ctx, src, manifest); err != nil {
+		return Image{}, err
+	}
+	data, err := src.Document(ctx, img.Manifest.Config)
 	if err != nil {
 		return Image{}, err
 	}
@@ -124,8 +201,19 @@ func ReadImage(ctx context.Context, src Source, desc ocispec.Descriptor, p ocisp
 	if img.Annotations == nil {
 		img.Annotations = map[string]string{}
 	}
-	maps.Copy(img.Annotations, annotations)
+	if idx != nil {
+		maps.Copy(img.Annotations, idx.Annotations)
+	}
 	return img, nil
+}
+
+// Platform is what the image is for, as os/arch or os/arch/variant: what its
+// index says, else its config.
+func (i Image) Platform() string {
+	if p := i.Descriptor.Platform; p != nil {
+		return PlatformName(*p)
+	}
+	return PlatformName(i.Config.Platform)
 }
 
 // choose returns idx's manifest for p, preferring the same variant. Entries
@@ -143,7 +231,7 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 		if m.Platform.OS == "unknown" {
 			continue
 		}
-		has = append(has, platformName(*m.Platform))
+		has = append(has, PlatformName(*m.Platform))
 		if m.Platform.OS == p.OS && m.Platform.Architecture == p.Architecture &&
 			(p.Variant == "" || m.Platform.Variant == "" || m.Platform.Variant == p.Variant) {
 			match = append(match, m)
@@ -151,7 +239,7 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 	}
 	if len(match) == 0 {
 		slices.Sort(has)
-		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, it has %s: %w", d, platformName(p),
+		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, it has %s: %w", d, PlatformName(p),
 			cmp.Or(strings.Join(slices.Compact(has), ", "), "none"), kiterr.ErrNotFound)
 	}
 	for _, m := range match {
@@ -162,7 +250,21 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 	return match[0], nil
 }
 
-func platformName(p ocispec.Platform) string {
+// ParsePlatform reads os/arch or os/arch/variant.
+func ParsePlatform(s string) (ocispec.Platform, error) {
+	parts := strings.Split(s, "/")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+		return ocispec.Platform{}, fmt.Errorf("platform %q is not of the form OS/ARCH or OS/ARCH/VARIANT, such as linux/arm64", s)
+	}
+	p := ocispec.Platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		p.Variant = parts[2]
+	}
+	return p, nil
+}
+
+// PlatformName is p as os/arch or os/arch/variant.
+func PlatformName(p ocispec.Platform) string {
 	n := p.OS + "/" + p.Architecture
 	if p.Variant != "" {
 		n += "/" + p.Variant

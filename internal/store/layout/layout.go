@@ -121,7 +121,10 @@ func (s *Store) Push(ctx context.Context, desc ocispec.Descriptor, r io.Reader) 
 	if desc.Size >= 0 {
 		r = io.LimitReader(r, desc.Size+1)
 	}
-	if _, err := io.Copy(w, contextReader{ctx, r}); err != nil {
+	from := &contextReader{ctx: ctx, r: r}
+	if _, err := io.Copy(w, from); from.err != nil {
+		return fmt.Errorf("blob %s: %w", desc.Digest, from.err)
+	} else if err != nil {
 		return durable.Explain(path, err)
 	}
 	if desc.Size >= 0 && w.size != desc.Size {
@@ -283,15 +286,21 @@ func emptyIndex() ocispec.Index {
 	return ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{}}
 }
 
-// contextReader ends a copy when ctx is done.
+// contextReader ends a copy when ctx is done, and remembers why reading ended.
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader
+	err error // other than the end
 }
 
-func (c contextReader) Read(p []byte) (int, error) {
+func (c *contextReader) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
+		c.err = err
 		return 0, err
 	}
-	return c.r.Read(p)
+	n, err := c.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
 }
