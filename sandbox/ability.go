@@ -165,8 +165,10 @@ type Volume struct {
 	Sandbox   string   `json:"sandbox"` // the name it is kept under
 	Path      string   `json:"path"`
 	Kits      []string `json:"kits"` // who asked for it when it was made
-	Dir       string   `json:"dir"`  // on the host
+	Dir       string   `json:"dir"`  // on the host; of a bounded one the file of its filesystem
 	SizeBytes *int64   `json:"sizeBytes,omitempty"`
+	Bounded   bool     `json:"bounded"`             // no more fits in than SizeBytes
+	UsedBytes *int64   `json:"usedBytes,omitempty"` // what a bounded one takes of the disk
 	Mode      *uint32  `json:"mode,omitempty"`
 	Note      string   `json:"note,omitzero"`
 	Mounted   bool     `json:"mounted"` // a sandbox of that name has it, running or stopped

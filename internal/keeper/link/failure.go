@@ -1,17 +1,16 @@
-package keeper
+package link
 
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// A failure is an error on its way through the socket: its text, its family,
+// A Failure is an error on its way through the socket: its text, its family,
 // and the details of the one type that callers take apart.
-type failure struct {
+type Failure struct {
 	Message string             `json:"message"`
 	Family  string             `json:"family,omitempty"`
 	Hook    *sandbox.HookError `json:"hook,omitempty"`
@@ -31,11 +30,12 @@ var families = []struct {
 	{"canceled", context.Canceled},
 }
 
-func failed(err error) *failure {
+// Failed is err as it travels; nil for nil.
+func Failed(err error) *Failure {
 	if err == nil {
 		return nil
 	}
-	f := &failure{Message: err.Error()}
+	f := &Failure{Message: err.Error()}
 	for _, m := range families {
 		if errors.Is(err, m.err) {
 			f.Family = m.name
@@ -46,8 +46,8 @@ func failed(err error) *failure {
 	return f
 }
 
-// err is the error that f was made from, as far as it can be told apart.
-func (f *failure) err() error {
+// Err is the error that f was made from, as far as it can be told apart.
+func (f *Failure) Err() error {
 	switch {
 	case f == nil:
 		return nil
@@ -70,8 +70,3 @@ type remoteError struct {
 
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.family }
-
-// errEnded is what callers get who asked a keeper for something while it ends.
-func errEnded(name string) error {
-	return fmt.Errorf("sandbox %s is stopping: %w", name, kiterr.ErrNotRunning)
-}

@@ -1,4 +1,4 @@
-package keeper
+package link
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +32,7 @@ func (c Client) open(ctx context.Context) (*net.UnixConn, func(), error) {
 	}
 	// Connecting to a unix socket blocks only while its backlog is full,
 	// which takes thousands of callers of a keeper that hangs.
-	conn, err := dial(c.Dir)
+	conn, err := Connect(c.Dir)
 	if err != nil {
 		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
 			return nil, nil, ErrNone
@@ -45,12 +44,12 @@ func (c Client) open(ctx context.Context) (*net.UnixConn, func(), error) {
 }
 
 // ask sends r and returns the reply to it, with the file that came along.
-func (c Client) ask(ctx context.Context, conn *net.UnixConn, r request) (reply, *os.File, error) {
-	var a reply
-	if err := send(conn, r, nil); err != nil {
+func (c Client) ask(ctx context.Context, conn *net.UnixConn, r Request) (Reply, *os.File, error) {
+	var a Reply
+	if err := Send(conn, r, nil); err != nil {
 		return a, nil, c.ended(ctx, err)
 	}
-	f, err := receive(conn, &a, maxPacket)
+	f, err := Receive(conn, &a, maxPacket)
 	if err != nil {
 		return a, nil, c.ended(ctx, err)
 	}
@@ -58,7 +57,7 @@ func (c Client) ask(ctx context.Context, conn *net.UnixConn, r request) (reply, 
 		if f != nil {
 			f.Close()
 		}
-		return a, nil, a.Error.err()
+		return a, nil, a.Error.Err()
 	}
 	return a, f, nil
 }
@@ -76,13 +75,17 @@ func (c Client) ended(ctx context.Context, err error) error {
 
 // Status asks how the sandbox is. It returns [ErrNone] without a keeper.
 func (c Client) Status(ctx context.Context) (*Status, error) {
+	return c.status(ctx, Request{Op: OpStatus})
+}
+
+func (c Client) status(ctx context.Context, r Request) (*Status, error) {
 	conn, release, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	defer release()
-	a, _, err := c.ask(ctx, conn, request{Op: opStatus})
+	a, _, err := c.ask(ctx, conn, r)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +93,28 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 		return nil, errors.New("the keeper's answer has no status")
 	}
 	return a.Status, nil
+}
+
+// Probe is Status of a sandbox whose guest has to show that it is there: one that
+// does not within patience is [sandbox.Unknown], however well its keeper is.
+func (c Client) Probe(ctx context.Context, patience time.Duration) (*Status, error) {
+	return c.status(ctx, Request{Op: OpStatus, ProbeMillis: max(1, patience.Milliseconds())})
+}
+
+// Process returns the number of the keeper's process, whether it answers or not. It
+// returns [ErrNone] without a keeper.
+func (c Client) Process(ctx context.Context) (int, error) {
+	conn, release, err := c.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	defer release()
+	cred, err := Peer(conn)
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	return int(cred.Pid), nil
 }
 
 // Reload makes the keeper read the recorded rules. When it returns they are in
@@ -102,40 +127,8 @@ func (c Client) Reload(ctx context.Context) error {
 	}
 	defer conn.Close()
 	defer release()
-	_, _, err = c.ask(ctx, conn, request{Op: opRules})
+	_, _, err = c.ask(ctx, conn, Request{Op: OpRules})
 	return err
-}
-
-// settleTime is how long a command that is over waits for its keeper to notice.
-const settleTime = 200 * time.Millisecond
-
-// A Session is a command in flight and a connection to the guest for it.
-type Session struct {
-	Conn net.Conn
-	hold *net.UnixConn
-
-	mu   sync.Mutex
-	more []*Session // guarded by mu; opened on the way
-}
-
-// Close ends the session; the connections to the guest with it.
-func (s *Session) Close() error {
-	s.mu.Lock()
-	more := s.more
-	s.more = nil
-	s.mu.Unlock()
-	errs := []error{s.Conn.Close()}
-	// The keeper hangs up when it has counted the command as over: whoever
-	// asks for the state after that must not find it busy.
-	if s.hold.CloseWrite() == nil {
-		_ = s.hold.SetReadDeadline(time.Now().Add(settleTime))
-		_, _ = s.hold.Read(make([]byte, 1))
-	}
-	errs = append(errs, s.hold.Close())
-	for _, m := range more {
-		errs = append(errs, m.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // Dial opens a session. It waits for a boot that is going on to end; when
@@ -146,7 +139,7 @@ func (c Client) Dial(ctx context.Context, early bool) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, f, err := c.ask(ctx, conn, request{Op: opExec, Early: early})
+	_, f, err := c.ask(ctx, conn, Request{Op: OpExec, Early: early})
 	release()
 	if err == nil && f == nil {
 		err = errors.New("the keeper's answer has no connection")
@@ -184,7 +177,7 @@ func (c Client) Stop(ctx context.Context, r StopRequest) (busy bool, err error) 
 	if process != nil {
 		defer process.Close()
 	}
-	a, _, err := c.ask(ctx, conn, request{Op: opStop, GraceMillis: r.Grace.Milliseconds(), IfIdle: r.IfIdle, Remove: r.Remove})
+	a, _, err := c.ask(ctx, conn, Request{Op: OpStop, GraceMillis: r.Grace.Milliseconds(), IfIdle: r.IfIdle, Remove: r.Remove})
 	if err == nil && !a.Busy && process != nil {
 		awaitEnd(ctx, process, exitTime)
 	}
@@ -197,7 +190,7 @@ const exitTime = 2 * time.Second
 // keeperProcess returns a descriptor of the process at the other end, which
 // names it even if its number is used again; nil if it cannot be had.
 func keeperProcess(c *net.UnixConn) *os.File {
-	cred, err := peer(c)
+	cred, err := Peer(c)
 	if err != nil || int(cred.Pid) == os.Getpid() {
 		return nil
 	}
@@ -236,7 +229,7 @@ func (c Client) Watch(ctx context.Context, progress func(sandbox.Event)) error {
 	}
 	defer conn.Close()
 	defer release()
-	if err := send(conn, request{Op: opWatch}, nil); err != nil {
+	if err := Send(conn, Request{Op: OpWatch}, nil); err != nil {
 		return c.ended(ctx, err)
 	}
 	_, err = c.follow(ctx, conn, progress)
@@ -246,8 +239,8 @@ func (c Client) Watch(ctx context.Context, progress func(sandbox.Event)) error {
 // follow reads events until the last reply. up reports whether the sandbox runs.
 func (c Client) follow(ctx context.Context, conn *net.UnixConn, progress func(sandbox.Event)) (up bool, err error) {
 	for {
-		var a reply
-		f, err := receive(conn, &a, maxPacket)
+		var a Reply
+		f, err := Receive(conn, &a, maxPacket)
 		if f != nil {
 			f.Close()
 		}
@@ -255,7 +248,7 @@ func (c Client) follow(ctx context.Context, conn *net.UnixConn, progress func(sa
 			return false, c.ended(ctx, err)
 		}
 		if a.Event == nil {
-			return a.Status != nil && a.Status.State != sandbox.Stopped, a.Error.err()
+			return a.Status != nil && a.Status.State != sandbox.Stopped, a.Error.Err()
 		}
 		if progress != nil {
 			progress(*a.Event)
@@ -265,12 +258,12 @@ func (c Client) follow(ctx context.Context, conn *net.UnixConn, progress func(sa
 
 // Kill ends a keeper that does not answer. It returns nil when none is left.
 func (c Client) Kill(ctx context.Context) error {
-	conn, err := dial(c.Dir)
+	conn, err := Connect(c.Dir)
 	if err != nil {
 		return nil // nobody listens
 	}
 	defer conn.Close()
-	cred, err := peer(conn)
+	cred, err := Peer(conn)
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}

@@ -1,4 +1,9 @@
-package keeper
+// Package link is how commands speak with the keeper of a sandbox: the socket in
+// the sandbox's state directory, what is said on it, and how a keeper's process
+// is started and ended.
+//
+// What a keeper does when it is asked is in package keeper.
+package link
 
 import (
 	"encoding/json"
@@ -29,23 +34,30 @@ const SocketName = "keeper.sock"
 // buffer of Linux (212992 bytes), above which a packet cannot be sent at all.
 const maxPacket = 128 << 10
 
-type operation string
+// An Operation is what a request asks for.
+type Operation string
 
+// The operations.
 const (
-	opStatus operation = "status" // one reply
-	opExec   operation = "exec"   // one reply with a connection to the guest; a command is in flight until the caller hangs up
-	opStop   operation = "stop"   // one reply, after which the keeper ends
-	opPorts  operation = "ports"  // one reply with the ports; publishes or takes one back first, if the request says so
-	opWatch  operation = "watch"  // replies until the boot is over
-	opRules  operation = "rules"  // one reply, after the rules recorded now are in force
+	OpStatus Operation = "status" // one reply
+	OpExec   Operation = "exec"   // one reply with a connection to the guest; a command is in flight until the caller hangs up
+	OpStop   Operation = "stop"   // one reply, after which the keeper ends
+	OpPorts  Operation = "ports"  // one reply with the ports; publishes or takes one back first, if the request says so
+	OpWatch  Operation = "watch"  // replies until the boot is over
+	OpRules  Operation = "rules"  // one reply, after the rules recorded now are in force
 )
 
-type request struct {
-	Op operation `json:"op"`
+// A Request is what a caller asks, once per connection.
+type Request struct {
+	Op Operation `json:"op"`
 
 	// For exec: admit the caller to a sandbox whose startup hooks still run.
 	// Nothing admits anybody while install hooks run.
 	Early bool `json:"early,omitempty"`
+
+	// For status: how long the guest may take to show that it is there. Zero
+	// does not ask it.
+	ProbeMillis int64 `json:"probeMillis,omitempty"`
 
 	// For ports.
 	Publish   *publish.Port `json:"publish,omitempty"`
@@ -57,9 +69,10 @@ type request struct {
 	Remove      bool  `json:"remove,omitempty"`
 }
 
-type reply struct {
+// A Reply is an answer, or an event on the way to it.
+type Reply struct {
 	OK    bool     `json:"ok"`
-	Error *failure `json:"error,omitempty"`
+	Error *Failure `json:"error,omitempty"`
 
 	Status *Status        `json:"status,omitempty"` // of a status request
 	Event  *sandbox.Event `json:"event,omitempty"`  // of a watch: not the last reply
@@ -79,10 +92,10 @@ type Status struct {
 	Problems []string      `json:"problems,omitempty"`
 }
 
-// bind makes the socket named SocketName in dir and listens. The path is
+// Bind makes the socket named SocketName in dir and listens. The path is
 // spelled through the directory's descriptor, since a state directory may be
 // deeper than the 108 bytes that a socket address holds.
-func bind(dir string) (*net.UnixListener, error) {
+func Bind(dir string) (*net.UnixListener, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -102,7 +115,8 @@ func bind(dir string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-func dial(dir string) (*net.UnixConn, error) {
+// Connect opens a connection to the socket in dir.
+func Connect(dir string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -115,8 +129,8 @@ func socketPath(dir *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + SocketName
 }
 
-// send writes v as one packet, with file f if it is not nil.
-func send(c *net.UnixConn, v any, f *os.File) error {
+// Send writes v as one packet, with file f if it is not nil.
+func Send(c *net.UnixConn, v any, f *os.File) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -132,9 +146,9 @@ func send(c *net.UnixConn, v any, f *os.File) error {
 	return err
 }
 
-// receive reads one packet of at most max bytes into v and returns the file
+// Receive reads one packet of at most max bytes into v and returns the file
 // that came with it, or nil. The end of the connection is [io.EOF].
-func receive(c *net.UnixConn, v any, max int) (*os.File, error) {
+func Receive(c *net.UnixConn, v any, max int) (*os.File, error) {
 	b, oob := make([]byte, max), make([]byte, unix.CmsgSpace(4))
 	n, on, flags, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil {
@@ -179,9 +193,9 @@ func firstFile(oob []byte) *os.File {
 	return first
 }
 
-// peer returns the credentials of the process at the other end, as they were
+// Peer returns the credentials of the process at the other end, as they were
 // when it connected or listened.
-func peer(c *net.UnixConn) (*unix.Ucred, error) {
+func Peer(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, err

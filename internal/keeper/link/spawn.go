@@ -1,4 +1,4 @@
-package keeper
+package link
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,9 +29,12 @@ const maxLog = 256 << 10
 
 // The descriptors a keeper starts with, besides stdio.
 const (
-	listenerFD = 3
-	creatorFD  = 4
+	ListenerFD = 3
+	CreatorFD  = 4
 )
+
+// CleanupTime bounds what a keeper takes for removing what a boot left.
+const CleanupTime = 60 * time.Second
 
 // A Process is a keeper that was started and waits to be told to boot.
 type Process struct {
@@ -44,7 +48,7 @@ type Process struct {
 // keeper's whole environment. The keeper boots nothing before [Process.Boot] and
 // ends by itself when that is never called.
 func Spawn(dir, name string, env []string, held Held) (*Process, error) {
-	l, err := bind(dir)
+	l, err := Bind(dir)
 	if err != nil {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
 	}
@@ -110,6 +114,7 @@ func Environment(env []string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
 		case "PATH", "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LANG", "TZ":
+		case "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME", "PASSWORD_STORE_DIR": // helpers that keep registry logins need them
 		default:
 			if !strings.HasPrefix(name, "KITBOX_") {
 				continue
@@ -120,7 +125,8 @@ func Environment(env []string) []string {
 	return append(out, "GOGC=400", "GOMEMLIMIT=20MiB")
 }
 
-type bootRequest struct {
+// A BootRequest is the creator's word that a keeper waits for.
+type BootRequest struct {
 	Create   bool `json:"create"`
 	Volatile bool `json:"volatile"`
 }
@@ -142,7 +148,7 @@ type BootOptions struct {
 // [sandbox.HookError] of the runtime phase leaves it running, which up reports.
 // When ctx ends first the keeper takes back what it has made.
 func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) {
-	if err := send(p.creator, bootRequest{Create: o.Create, Volatile: o.Volatile}, nil); err != nil {
+	if err := Send(p.creator, BootRequest{Create: o.Create, Volatile: o.Volatile}, nil); err != nil {
 		return false, p.died(err)
 	}
 	type end struct {
@@ -159,11 +165,14 @@ func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) 
 		if errors.Is(e.err, ErrNone) {
 			e.err = p.died(e.err)
 		}
+		if !e.up {
+			p.awaitEnd()
+		}
 		return e.up, e.err
 	case <-ctx.Done():
 	}
 	// The stop is answered when everything is taken back.
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupTime)
 	defer cancel()
 	_, serr := p.client.Stop(stop, StopRequest{Remove: o.Create})
 	if errors.Is(serr, ErrNone) {
@@ -171,7 +180,20 @@ func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) 
 	}
 	p.creator.Close()
 	<-done
+	p.awaitEnd()
 	return false, errors.Join(context.Cause(ctx), serr)
+}
+
+// awaitEnd waits for a keeper whose boot is over without a sandbox. It has nothing
+// left to do but to end, and whoever is told that the boot failed may look for it.
+func (p *Process) awaitEnd() {
+	p.creator.Close()
+	ended := make(chan struct{})
+	go func() { _, _ = p.proc.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(exitTime):
+	}
 }
 
 // died explains a keeper that hung up, by what it logged last.
