@@ -290,6 +290,11 @@ type buildResult struct {
 	Digest    digest.Digest `json:"digest"`
 	MediaType string        `json:"mediaType"`
 	Size      int64         `json:"size"`
+	Warnings  []struct {
+		Message string `json:"message"`
+		File    string `json:"file"` // may be empty
+		Line    int    `json:"line"` // from 1; 0: unknown
+	} `json:"warnings"`
 }
 
 // A BuildError is a build that did not work out. The builder has told the
@@ -381,6 +386,17 @@ func (f *Fetcher) runBuilder(ctx context.Context, builder string, src source, ar
 	}
 	if runErr != nil || doc.Result.Digest.Validate() != nil {
 		return nil, fmt.Errorf("building %s: %s ended with %s and an answer that makes no sense", src.dir, builder, cmd.ProcessState)
+	}
+	// BuildKit's displays show progress and leave warnings to their callers.
+	for _, w := range doc.Result.Warnings {
+		place := ""
+		if w.File != "" {
+			place = filepath.Join(src.dir, w.File) + ": "
+			if w.Line > 0 {
+				place = fmt.Sprintf("%s:%d: ", filepath.Join(src.dir, w.File), w.Line)
+			}
+		}
+		f.say("warning: %s%s", place, w.Message)
 	}
 	return doc.Result, nil
 }

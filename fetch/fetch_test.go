@@ -1,6 +1,7 @@
 package fetch_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,7 +80,8 @@ func fakeBuilder() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	json.NewEncoder(os.Stdout).Encode(map[string]any{"result": map[string]any{"digest": d.Digest, "mediaType": d.MediaType, "size": d.Size, "unknownToUs": true}})
+	json.NewEncoder(os.Stdout).Encode(map[string]any{"result": map[string]any{"digest": d.Digest, "mediaType": d.MediaType, "size": d.Size, "unknownToUs": true,
+		"warnings": []map[string]any{{"message": "it is old", "file": "hello.yaml", "line": 3}, {"message": "it is odd"}}}})
 	return 0
 }
 
@@ -209,6 +211,22 @@ func TestADirectoryIsBuiltOnce(t *testing.T) {
 	}
 	if f.builds() != 1 {
 		t.Errorf("%d builds", f.builds())
+	}
+}
+
+func TestWarningsOfABuildAreTold(t *testing.T) {
+	f := setup(t)
+	var told bytes.Buffer
+	f.Progress = &told
+	f.get(nil)
+	if want := "warning: " + filepath.Join(f.dir, "hello.yaml") + ":3: it is old\nwarning: it is odd\n"; !strings.HasSuffix(told.String(), want) {
+		t.Errorf("told %q, want %q at the end", told.String(), want)
+	}
+	told.Reset()
+	f.NoCache, f.ProgressMode = true, "json"
+	f.get(nil)
+	if told.Len() > 0 {
+		t.Errorf("among documents: %q", told.String())
 	}
 }
 

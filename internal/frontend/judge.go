@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
@@ -33,6 +34,16 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 			ref = res.Refs[p.id]
 		}
 		v := &view{ctx: ctx, ref: ref}
+		if ref != nil {
+			dirs := []string{"/"}
+			for d := k.stagedDir(); d != "/"; d = path.Dir(d) {
+				dirs = append(dirs, d)
+			}
+			if k.published.Kind == spec.KindWorkload {
+				dirs = append(dirs, usual...)
+			}
+			v.prefetch(dirs...)
+		}
 		views = append(views, v)
 		im.Files = v
 		s.Images = append(s.Images, im)

@@ -7,8 +7,11 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/moby/buildkit/frontend/gateway/client"
+	fstypes "github.com/tonistiigi/fsutil/types"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -19,6 +22,7 @@ type view struct {
 	ctx context.Context //nolint:containedctx // the judge's interface has none, and a view lives for one judgement
 	ref client.Reference
 
+	ahead map[string][]*fstypes.Stat // see prefetch
 	dirs  map[string]map[string]tree.Entry
 	files map[string][]byte
 	err   error // the first that was not about what is there
@@ -57,7 +61,12 @@ func (v *view) Read(name string) ([]byte, bool) {
 	if b, ok := v.files[name]; ok {
 		return b, true
 	}
-	b, err := readFile(v.ctx, v.ref, name)
+	e, _ := v.At(name)
+	if e.Size > maxFile {
+		v.fail(fmt.Errorf("%s has more than 8 MiB", name))
+		return nil, false
+	}
+	b, err := v.ref.ReadFile(v.ctx, client.ReadRequest{Filename: name})
 	if err != nil {
 		v.fail(fmt.Errorf("%s: %w", name, err))
 		return nil, false
@@ -67,6 +76,28 @@ func (v *view) Read(name string) ([]byte, bool) {
 	}
 	v.files[name] = b
 	return b, true
+}
+
+// usual are the directories that a workload is looked at in.
+var usual = []string{"/usr", "/usr/bin", "/etc", "/etc/ssl", "/etc/ssl/certs", "/var", "/var/lib", "/var/lib/dpkg"}
+
+// prefetch asks for directories at once that will be asked for one by one. Those
+// that are not there, or are links, nobody asks for then.
+func (v *view) prefetch(dirs ...string) {
+	var mu sync.Mutex
+	var g errgroup.Group
+	v.ahead = map[string][]*fstypes.Stat{}
+	for _, dir := range dirs {
+		g.Go(func() error {
+			if stats, err := v.ref.ReadDir(v.ctx, client.ReadDirRequest{Path: dir}); err == nil {
+				mu.Lock()
+				v.ahead[dir] = stats
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
 }
 
 func (v *view) fail(err error) {
@@ -90,10 +121,13 @@ func (v *view) dir(name string) map[string]tree.Entry {
 		v.fail(fmt.Errorf("it holds more than %d directories", maxDirs))
 		return nil
 	}
-	stats, err := v.ref.ReadDir(v.ctx, client.ReadDirRequest{Path: name})
-	if err != nil {
-		v.fail(fmt.Errorf("%s: %w", name, err))
-		return nil
+	stats, known := v.ahead[name]
+	if !known {
+		var err error
+		if stats, err = v.ref.ReadDir(v.ctx, client.ReadDirRequest{Path: name}); err != nil {
+			v.fail(fmt.Errorf("%s: %w", name, err))
+			return nil
+		}
 	}
 	d := make(map[string]tree.Entry, len(stats))
 	for _, st := range stats {

@@ -35,6 +35,19 @@ func TestExamplesBuildOfflineAndPassTheSuite(t *testing.T) {
 				if o.Code != 0 || !strings.Contains(o.Stdout, " 0 failed, 0 warnings") {
 					t.Errorf("kit-tck validate: %d\n%s%s", o.Code, o.Stdout, o.Stderr)
 				}
+				// What waits for arguments is judged when it is composed. A
+				// host may lack what a Kit asks for; it must not find it wrong.
+				plan := []string{"plan", tag}
+				if strings.Contains(o.Stdout, "  mixin  ") {
+					base := "./examples/shell"
+					if name == "tool" {
+						base = "./examples/hello"
+					}
+					plan = []string{"plan", base, "--kit", tag}
+				}
+				if o := kitbox(t, plan...); o.Code != 0 && !strings.Contains(o.Stderr, "this host") || strings.Contains(o.Stderr, "invalid") {
+					t.Errorf("%q: %d\n%s", plan, o.Code, o.Stderr)
+				}
 			})
 		}
 	}
