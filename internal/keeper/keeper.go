@@ -68,6 +68,10 @@ type Command struct {
 	Env  []string // NAME=value, complete
 	Dir  string
 	User string // uid or name, optionally ":" and a group
+
+	// Stay says that what the command starts, or the command itself, is to
+	// live on when this process is killed.
+	Stay bool
 }
 
 // A Keeper keeps one sandbox. Make it with [New] and set its fields before
