@@ -89,8 +89,10 @@ func needs(t *testing.T) {
 func TestScripts(t *testing.T) {
 	needs(t)
 	testscript.Run(t, testscript.Params{
-		Dir:   "testdata",
-		Setup: setup,
+		Dir: "testdata",
+		// Its own would stay when only some scripts are run.
+		WorkdirRoot: t.TempDir(),
+		Setup:       setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"push":     push,
 			"serve":    serve,

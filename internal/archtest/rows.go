@@ -3,6 +3,7 @@ package archtest
 // Rows is the law, from the ground up.
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
+	{Pkg: "internal/secret", Why: "a value that cannot be printed stands on nothing", Only: []string{}},
 	{Pkg: "internal/guest/protocol", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
 	{Pkg: "internal/guest/seccomp", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
 	{Pkg: "internal/guest/seccomp/pin", Why: "it only compares the filter's table with its origin", Only: []string{"internal/guest/seccomp"}},
@@ -48,6 +49,9 @@ var Rows = []Row{
 	{Pkg: "internal/authoring", Why: "finding a Kit's files is shared by the builder and the command", Only: []string{"kiterr"}},
 	{Pkg: "internal/plan", Why: "a plan is data; nothing in it acts", Only: []string{}},
 	{Pkg: "internal/store/durable", Why: "atomic files know nothing of what is in them", Only: []string{"kiterr"}},
+	{Pkg: "internal/secret/vault", Why: "what keeps secrets knows no Kit and no sandbox", Only: []string{"kiterr", "internal/secret", "internal/store/durable"}},
+	{Pkg: "internal/secret/dotenv", Why: "pure: a file comes as text", Only: []string{}},
+	{Pkg: "internal/secret/helper", Why: "a command of the operator's that prints a secret", Only: []string{"internal/secret"}},
 	{Pkg: "internal/store/inventory", Why: "pure", Only: []string{}},
 	{Pkg: "internal/store/untar", Why: "unpacking meets hostile bytes and stands alone"},
 	{Pkg: "internal/store/layout", Why: "an OCI layout knows no Kit"},
@@ -62,8 +66,10 @@ var Rows = []Row{
 	// The judges. They must not link what they judge.
 	{Pkg: "tck", Why: "verdicts and statements stand on nothing", Only: []string{}},
 	{Pkg: "tck/artifact/tree", Why: "the judge has its own notion of how layers stack", Only: []string{}},
-	{Pkg: "tck/artifact", Why: "the judge links the pure libraries and neither builder nor runtime nor store",
+	{Pkg: "tck/artifact/rule", Why: "the rules are pure: whoever has documents and files can be judged by them",
 		Only: []string{"capability", "capability/*", "spec", "spec/*", "resolve", "resolve/packages", "assemble/passwd", "tck", "tck/artifact/tree"}},
+	{Pkg: "tck/artifact", Why: "the judge links the pure libraries and neither builder nor runtime nor store",
+		Only: []string{"spec", "spec/*", "tck", "tck/artifact/rule", "tck/artifact/tree"}},
 	{Pkg: "tck/vectors", Why: "the judge links the pure libraries only"},
 
 	// The builder.
@@ -85,10 +91,16 @@ var Rows = []Row{
 	{Pkg: "internal/boundary/ca", Why: "keys know nothing of who is impersonated", Only: []string{"kiterr", "internal/store/durable"}},
 	{Pkg: "internal/boundary/intercept", Why: "it carries requests and decides about none", Only: []string{"internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/audit", Why: "a record of decisions", Only: []string{"internal/plan"}},
+	{Pkg: "internal/boundary/datagram", Why: "the boundary has never heard of Kits", Only: []string{"internal/boundary/audit", "internal/boundary/egress", "internal/plan"}},
 	{Pkg: "internal/boundary/dns", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/boundary/proxy", Why: "the boundary has never heard of Kits"},
+	{Pkg: "internal/boundary/credential", Why: "who presents secrets meets them here and nowhere else",
+		Only: []string{"kiterr", "internal/plan", "internal/secret", "internal/secret/*", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
+	{Pkg: "internal/boundary/dockerauth", Why: "who presents logins meets them here and nowhere else",
+		Only: []string{"internal/plan", "internal/secret", "internal/boundary/audit", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
 	{Pkg: "internal/boundary/control", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/frontend", Why: "BuildKit stays behind this door"},
+	{Pkg: "internal/frontend/bundle", Why: "it packs a program that was built and needs no BuildKit", Only: []string{"fetch", "internal/store/layout"}},
 	{Pkg: "internal/builder", Why: "BuildKit stays behind this door"},
 	{Pkg: "internal/builder/cli", Why: "the builder's command line"},
 
@@ -99,6 +111,8 @@ var Rows = []Row{
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
+	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
+		Only: []string{"kiterr", "spec", "spec/annotation", "internal/authoring", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},

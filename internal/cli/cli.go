@@ -193,7 +193,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.restart()}, {groupLife, e.recreate()}, {groupLife, e.remove()},
 		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.events()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New()}, {groupAuthor, e.build()},
-		{groupLife, e.volume()}, {groupLife, e.mount()},
+		{groupLife, e.volume()}, {groupLife, e.mount()}, {groupLife, e.secret()},
 		{groupImages, e.images()}, {groupImages, e.pull()}, {groupImages, e.push()}, {groupImages, e.tag()}, {groupImages, e.image()}, {groupImages, e.prune()},
 		{groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {

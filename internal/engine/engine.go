@@ -29,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
@@ -57,9 +58,14 @@ type Config struct {
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error
 
-	// Authority returns the certificate of who signs for hosts whose
-	// connections are looked into. Nil: no connection can be.
-	Authority func(ctx context.Context) (pem string, err error)
+	// Domain judges a pattern of hosts that secrets would be sent to; nil
+	// accepts all.
+	Domain func(pattern string) error
+
+	// Authority returns certificates that sandboxes trust: that of who signs
+	// for hosts whose connections are looked into, and those of the
+	// operator's own. Nil: no connection can be looked into.
+	Authority func(ctx context.Context) (pem []string, err error)
 
 	// Capabilities are all that the driver can give to root inside; nil
 	// refuses privileged@1.
@@ -68,6 +74,16 @@ type Config struct {
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
+
+	// Login reports whether this host has a login for an image registry
+	// that the boundary can present; nil: there is none. DockerConfig is the
+	// directory where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
+
+	// Registry is the name at which sandboxes reach the registry of Kits;
+	// empty: there is none.
+	Registry string
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -95,6 +111,7 @@ type Engine struct {
 	c        Config
 	storage  storage.Store
 	shared   shared
+	secrets  *vault.Vault
 	handlers handler.List
 
 	open  sync.Once
@@ -105,8 +122,9 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities, HostMount: e.shared.place})
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
+	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
+		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 
@@ -306,6 +324,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = left(p, m)
+		i.HostPorts = hostPorts(p)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
@@ -398,6 +417,13 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	if p != nil {
 		id = p.ID
 		if err := e.storage.Settle(ctx, p, keep && journal.Installed(es)); err != nil {
+			return err
+		}
+	}
+	// Secrets of its own go with a sandbox that was. One that did not come to
+	// be is about to be tried again.
+	if keep && journal.Installed(es) {
+		if err := e.secrets.RemoveScope(ctx, vault.Scope{Kind: vault.Sandbox, Name: sb.Name}); err != nil {
 			return err
 		}
 	}

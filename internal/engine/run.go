@@ -72,11 +72,14 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 // sandbox, and reading all of it takes longer than starting a command.
 func (b *box) launch() (plan.Launch, error) {
 	var p struct {
-		Version int         `json:"version"`
-		Launch  plan.Launch `json:"launch"`
+		Version     int               `json:"version"`
+		Launch      plan.Launch       `json:"launch"`
+		Credentials []plan.Credential `json:"credentials"`
 	}
 	err := b.sb.Part(planFile, plan.Version, &p, &p.Version)
-	return p.Launch, err
+	whole := plan.Plan{Launch: p.Launch, Credentials: p.Credentials}
+	whole.Launch.Env = whole.Environ(plan.Runtime) // no command comes in before
+	return whole.Launch, err
 }
 
 // broken explains a sandbox without a plan, and cleans it up unless somebody is

@@ -28,16 +28,28 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
+// How long one client may take. Tests have less time.
+var (
+	helloTime  = 30 * time.Second // from the first byte expected to the end of a handshake
+	headerTime = 30 * time.Second // for the headers of a request
+)
+
 // Bounds of what one client can hold.
 const (
-	helloTime      = 30 * time.Second // from the first byte expected to the end of a handshake
-	headerTime     = 30 * time.Second // for the headers of a request
 	idleTime       = 10 * time.Minute // between requests
 	maxHeaderBytes = 256 << 10
 	maxSniff       = 64 // longer than every method
+
+	// What is on its way within HTTP/2 is held here when one side sends and
+	// the other does not take it. The sandbox is near, so a megabyte keeps an
+	// upload going; what a host sends may have been under way for 100 ms.
+	uploadWindow   = 1 << 20
+	streamWindow   = 1 << 20
+	downloadWindow = 8 << 20
 )
 
-// A Session is one connection from the sandbox. All fields are required.
+// A Session is one connection from the sandbox. All fields that
+// do not say otherwise are required.
 type Session struct {
 	Client net.Conn // closing it ends the session
 	Host   string   // what it is connected to: a name, or an address in its one spelling
@@ -47,13 +59,40 @@ type Session struct {
 	// does not allow what they lead to.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// Begin judges a request; path is as it was sent, without its query. If
-	// it is allowed, cancel may be called with a reason until end is.
-	Begin func(method, path string, cancel func(error)) (v egress.Verdict, end func())
+	// Begin judges a request. If it is allowed, cancel may be called with a
+	// reason until end is.
+	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
+
+	// Take may answer an allowed request that is proven, as [Request] says,
+	// in the place of the host, which send asks, and reports whether it did.
+	// Nil answers none.
+	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+
+	// Answered is told of an answer before the client gets it. Nil: nobody
+	// is.
+	Answered func(*http.Response)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
 	Refuse func(protocol, method, path, why string)
+}
+
+// Send asks the host of a session for a request, whose URL has a path and a
+// query; the caller closes the answer's body.
+type Send func(*http.Request) (*http.Response, error)
+
+// A Request is one HTTP request as it is put to [Session.Begin].
+type Request struct {
+	Method string
+	Path   string // as it was sent, without its query
+
+	// Header is what is about to be sent to the host, and Begin may change
+	// it. Nil if the request is only judged.
+	Header http.Header
+
+	// Proven says that the connection is TLS whose client named the host of
+	// the session, which the authority of the request is as well.
+	Proven bool
 }
 
 // A RefusedError is a refusal that becomes known after a request has begun.
@@ -87,9 +126,7 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, stateKey{}, stateOf(c))
 		},
-		// Larger windows than the default: an upload must not wait for
-		// the round trip of a megabyte.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: 4 << 20, MaxReceiveBufferPerStream: 2 << 20},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 	}
 	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
 	return s
@@ -107,6 +144,7 @@ type stateKey struct{}
 type state struct {
 	*Session
 	secure    bool
+	proven    bool   // secure, and the client named the host
 	authority string // of Host and Port as a URL has it
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
@@ -212,6 +250,7 @@ func (s *Server) Serve(ctx context.Context, sess *Session) {
 			}
 			return
 		}
+		st.proven = t.ConnectionState().ServerName != ""
 		if http2 = t.ConnectionState().NegotiatedProtocol == "h2"; http2 {
 			conn = t
 		} else {
@@ -264,7 +303,12 @@ func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Co
 		if other != nil {
 			return nil, other
 		}
-		return nil, fmt.Errorf("only HTTP requests are allowed there, and the client does not let this boundary look into its TLS: %w", err)
+		next := ""
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+			next = "; recreate the sandbox if the rule is newer than it, or lead the client to /usr/local/share/ca-certificates/kitbox.crt"
+		}
+		return nil, fmt.Errorf("requests there have to be looked at, and the client does not let this boundary look into its TLS: %w%s", err, next)
 	}
 	return t, nil
 }
@@ -318,16 +362,22 @@ func (s *Server) prepare(st *state, http2 bool) {
 		// The host is spoken to as the client speaks: an upgrade needs
 		// HTTP/1.1, and gRPC needs HTTP/2.
 		Protocols: new(http.Protocols),
+		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: downloadWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)
 	st.proxy = &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, st) },
-		Transport:      st.transport,
-		BufferPool:     &s.bufs,
-		ErrorLog:       s.http.ErrorLog,
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
-		ModifyResponse: keepTrailers,
+		Rewrite:      func(r *httputil.ProxyRequest) { rewrite(r, st) },
+		Transport:    st.transport,
+		BufferPool:   &s.bufs,
+		ErrorLog:     s.http.ErrorLog,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
+		ModifyResponse: func(r *http.Response) error {
+			if st.Answered != nil {
+				st.Answered(r)
+			}
+			return keepTrailers(r)
+		},
 	}
 }
 

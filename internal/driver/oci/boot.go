@@ -98,6 +98,9 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return m.Blame(fmt.Errorf("waiting for the guest: %w", err))
 	}
 	for _, f := range p.Files {
+		if f.Append && f.Optional {
+			continue // nobody counts on it
+		}
 		if f.Append || f.Optional {
 			// Replacing it would take away what the image trusts.
 			return fmt.Errorf("adding to %s, which hosts with bounded requests need: driver oci does not do that; use driver namespace: %w", f.Path, kiterr.ErrUnsupported)

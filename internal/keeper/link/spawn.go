@@ -114,6 +114,7 @@ func Environment(env []string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
 		case "PATH", "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LANG", "TZ":
+		case "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME", "PASSWORD_STORE_DIR": // helpers that keep registry logins need them
 		default:
 			if !strings.HasPrefix(name, "KITBOX_") {
 				continue

@@ -1,4 +1,4 @@
-package artifact
+package rule
 
 import (
 	"path"
@@ -19,7 +19,7 @@ func (j *judge) set() bool {
 }
 
 // members returns the staged descriptors other than the Kit's own.
-func (j *judge) members(im *image) map[string]*spec.Document {
+func (j *judge) members(im *Image) map[string]*spec.Document {
 	own := j.own(im)
 	out := map[string]*spec.Document{}
 	for _, stem := range im.stems() {
@@ -34,7 +34,7 @@ func (j *judge) setSources() {
 	if !j.set() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		members := j.members(im)
 		if len(members) < len(j.doc.Kits) {
 			j.fail(im, content.StageRoot, "the set lists %d Kits, and the sources of %d are staged beside its own", len(j.doc.Kits), len(members))
@@ -53,15 +53,15 @@ func (j *judge) setFiles() {
 	if !j.set() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		var ends []int
 		for _, stem := range im.stems() {
-			e, _ := im.fs.At(path.Join(content.StageRoot, stem, content.StagedDescriptor))
+			e, _ := im.Layers.At(path.Join(content.StageRoot, stem, content.StagedDescriptor))
 			ends = append(ends, e.Layer)
 		}
 		slices.Sort(ends)
 		kit := func(layer int) int { n, _ := slices.BinarySearch(ends, layer); return n }
-		for _, o := range im.fs.Overwrites {
+		for _, o := range im.Layers.Overwrites {
 			if kit(o.Below) != kit(o.Above) {
 				j.fail(im, o.Path, "layer %d replaces what layer %d, of another Kit, has there", o.Above, o.Below)
 			}
@@ -73,7 +73,7 @@ func (j *judge) setLicenses() {
 	if !j.set() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		for stem, doc := range j.members(im) {
 			if doc == nil {
 				continue
@@ -103,7 +103,7 @@ func (j *judge) setProvides() {
 		return
 	}
 	have := names(j.doc.Provides)
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		for stem, doc := range j.members(im) {
 			if doc == nil {
 				continue

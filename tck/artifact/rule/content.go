@@ -1,4 +1,4 @@
-package artifact
+package rule
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"github.com/kitbox-dev/kitbox/assemble/passwd"
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/agentcontext"
-	"github.com/kitbox-dev/kitbox/capability/agentskill"
 	"github.com/kitbox-dev/kitbox/capability/sbx"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -27,19 +27,24 @@ func (j *judge) workloadContent() {
 		j.skip("not a workload")
 		return
 	}
-	for _, im := range j.images {
-		if !slices.ContainsFunc(im.fs.Paths(tree.File), func(p string) bool { return !under(p, content.StageRoot) }) {
+	for _, im := range j.Images {
+		found := false
+		tree.Walk(im.Files, "/", func(name string, e tree.Entry) bool {
+			found = e.Kind == tree.File && !under(name, content.StageRoot)
+			return !found
+		})
+		if !found {
 			j.fail(im, "", "its layers hold no file but the staged sources")
 		}
 	}
 }
 
 // stems returns the names under which descriptors are staged, sorted.
-func (im *image) stems() []string {
+func (im *Image) stems() []string {
 	var out []string
-	for _, p := range im.fs.Paths(tree.File) {
-		if dir, base := path.Split(p); base == content.StagedDescriptor && path.Dir(path.Clean(dir)) == content.StageRoot {
-			out = append(out, path.Base(path.Clean(dir)))
+	for _, stem := range im.Files.Names(content.StageRoot) {
+		if e, ok := im.Files.At(path.Join(content.StageRoot, stem, content.StagedDescriptor)); ok && e.Kind == tree.File {
+			out = append(out, stem)
 		}
 	}
 	return out
@@ -47,9 +52,9 @@ func (im *image) stems() []string {
 
 // descriptor returns the staged descriptor of a stem as publishing encodes it,
 // and decoded. The document is nil if it cannot be read.
-func (im *image) descriptor(stem string) ([]byte, *spec.Document) {
-	e, _ := im.fs.At(path.Join(content.StageRoot, stem, content.StagedDescriptor))
-	doc, ds := spec.Decode(e.Data, spec.Options{Form: capability.Published})
+func (im *Image) descriptor(stem string) ([]byte, *spec.Document) {
+	text, _ := im.Files.Read(path.Join(content.StageRoot, stem, content.StagedDescriptor))
+	doc, ds := spec.Decode(text, spec.Options{Form: capability.Published})
 	if doc == nil || ds.HasErrors() {
 		return nil, nil
 	}
@@ -61,7 +66,7 @@ func (im *image) descriptor(stem string) ([]byte, *spec.Document) {
 }
 
 // own returns the stem under which the Kit itself is staged, or "".
-func (j *judge) own(im *image) string {
+func (j *judge) own(im *Image) string {
 	want, err := j.doc.Descriptor.AppendJSON(nil)
 	if err != nil {
 		return ""
@@ -74,8 +79,24 @@ func (j *judge) own(im *image) string {
 	return ""
 }
 
+// Recipe returns where the Kit with these annotations stages its own recipe, or
+// "" if it stages none.
+func Recipe(annotations map[string]string, v tree.View) string {
+	doc, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor]))
+	if err != nil {
+		return ""
+	}
+	j := &judge{doc: doc}
+	stem := j.own(&Image{Files: v})
+	name := path.Join(content.StageRoot, stem, content.StagedRecipe)
+	if e, ok := v.At(name); stem == "" || !ok || e.Kind != tree.File {
+		return ""
+	}
+	return name
+}
+
 func (j *judge) staged() {
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		switch stems := im.stems(); {
 		case len(stems) == 0:
 			j.fail(im, content.StageRoot, "there is no %s below it", content.StagedDescriptor)
@@ -94,14 +115,14 @@ func (j *judge) recipe() {
 		j.skip("nothing says that the Kit has a recipe")
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		stem := j.own(im)
 		if stem == "" {
 			j.skip("the descriptor is not staged")
 			continue
 		}
 		at := path.Join(content.StageRoot, stem, content.StagedRecipe)
-		if e, ok := im.fs.At(at); !ok || e.Kind != tree.File {
+		if e, ok := im.Files.At(at); !ok || e.Kind != tree.File {
 			j.fail(im, at, "is missing")
 		}
 	}
@@ -119,12 +140,12 @@ func (j *judge) home() {
 		j.skip("not a mixin")
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		for _, want := range []struct {
 			dir string
 			uid int
 		}{{homeDir, 0}, {agentDir, agentUID}} {
-			if e, ok := im.fs.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
+			if e, ok := im.Files.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
 				j.fail(im, want.dir, "belongs to user %d; on every base it would be taken from user %d", e.UID, want.uid)
 			}
 		}
@@ -139,21 +160,38 @@ func (j *judge) links() {
 		j.skip("not a mixin")
 		return
 	}
-	for _, im := range j.images {
-		for _, p := range im.fs.Paths(tree.Symlink) {
-			e, _ := im.fs.At(p)
-			to := e.Link
-			if !path.IsAbs(to) {
-				to = path.Join(path.Dir(p), to)
+	for _, im := range j.Images {
+		n := 0
+		tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+			if e.Kind != tree.Symlink || reaches(im.Files, p, e.Link) {
+				return true
 			}
-			if slices.ContainsFunc(floor, func(f string) bool { return under(path.Clean(to), f) }) {
-				continue
-			}
-			if _, _, ok := im.fs.Resolve(p); !ok {
+			if n++; n <= few {
 				j.fail(im, p, "leads to %q, which the mixin does not ship", e.Link)
 			}
+			return true
+		})
+		if n > few {
+			j.fail(im, "", "%d more lead to what the mixin does not ship", n-few)
 		}
 	}
+}
+
+// few is how many of many alike findings are listed.
+const few = 5
+
+// reaches reports whether a link leads to what is shipped, or to what every base
+// has.
+func reaches(v tree.View, at, link string) bool {
+	to := link
+	if !path.IsAbs(to) {
+		to = path.Join(path.Dir(at), to)
+	}
+	if slices.ContainsFunc(floor, func(f string) bool { return under(path.Clean(to), f) }) {
+		return true
+	}
+	_, _, ok := tree.Resolve(v, at)
+	return ok
 }
 
 // requests returns the entries of a type, members of groups included.
@@ -170,35 +208,14 @@ func (j *judge) guidance() {
 			continue
 		}
 		any = true
-		for _, im := range j.images {
-			if _, e, ok := im.fs.Resolve(c.ContentFile); !path.IsAbs(c.ContentFile) || !ok || e.Kind != tree.File {
+		for _, im := range j.Images {
+			if _, e, ok := tree.Resolve(im.Files, c.ContentFile); !path.IsAbs(c.ContentFile) || !ok || e.Kind != tree.File {
 				j.fail(im, c.ContentFile, "is not a file of the image")
 			}
 		}
 	}
 	if !any {
 		j.skip("no guidance is named as a file")
-	}
-}
-
-func (j *judge) skills() {
-	rs := j.requests(agentskill.Type)
-	if len(rs) == 0 {
-		j.skip("no " + agentskill.Type)
-	}
-	for _, r := range rs {
-		c, err := agentskill.Decode(r)
-		if err != nil {
-			continue // said where the descriptor is judged
-		}
-		at := path.Join(c.Path, "SKILL.md")
-		for _, im := range j.images {
-			dir, _, ok := im.fs.Resolve(c.Path)
-			e, there := im.fs.At(path.Join(dir, "SKILL.md"))
-			if !ok || !there || e.Kind != tree.File {
-				j.fail(im, at, "is not a regular file of the image")
-			}
-		}
 	}
 }
 
@@ -215,7 +232,7 @@ func (j *judge) declaresUser() {
 	if !j.operated() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		if im.Config.Config.User == "" {
 			j.fail(im, "config.User", "is empty")
 		}
@@ -223,9 +240,9 @@ func (j *judge) declaresUser() {
 }
 
 // user resolves the user of an image in its own account files.
-func (im *image) user() (passwd.User, error) {
-	accounts, _ := im.fs.Text(passwdFile)
-	groups, _ := im.fs.Text(groupFile)
+func (im *Image) user() (passwd.User, error) {
+	accounts, _ := tree.Text(im.Files, passwdFile)
+	groups, _ := tree.Text(im.Files, groupFile)
 	return passwd.Resolve(accounts, groups, im.Config.Config.User)
 }
 
@@ -233,7 +250,7 @@ func (j *judge) userResolves() {
 	if !j.operated() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		if im.Config.Config.User == "" {
 			j.skip("the image declares no user")
 		} else if _, err := im.user(); err != nil {
@@ -246,8 +263,8 @@ func (j *judge) shell(name string) {
 	if !j.operated() {
 		return
 	}
-	for _, im := range j.images {
-		real, e, ok := im.fs.Resolve(name)
+	for _, im := range j.Images {
+		real, e, ok := tree.Resolve(im.Files, name)
 		u, err := im.user()
 		switch {
 		case !ok:
@@ -268,14 +285,14 @@ func (j *judge) bashEnv() {
 	if !j.operated() {
 		return
 	}
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		value, stated := "", false
 		for _, kv := range im.Config.Config.Env {
 			if k, v, _ := strings.Cut(kv, "="); k == "BASH_ENV" {
 				value, stated = v, true
 			}
 		}
-		_, e, ok := im.fs.Resolve(value)
+		_, e, ok := tree.Resolve(im.Files, value)
 		switch {
 		case !stated:
 			j.fail(im, "config.Env", "BASH_ENV is not set: what the sandbox adds to the environment later does not reach the agent")

@@ -1,4 +1,4 @@
-package artifact
+package rule
 
 import (
 	"slices"
@@ -7,13 +7,14 @@ import (
 	"github.com/kitbox-dev/kitbox/resolve/packages"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
+	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
 
 // database returns the package databases of an image. A link in the way, such as
 // /lib into /usr, is followed.
-func (im *image) database() packages.Database {
-	dpkg, _ := im.fs.Text(packages.DpkgStatus)
-	apk, _ := im.fs.Text(packages.ApkInstalled)
+func (im *Image) database() packages.Database {
+	dpkg, _ := tree.Text(im.Files, packages.DpkgStatus)
+	apk, _ := tree.Text(im.Files, packages.ApkInstalled)
 	return packages.Database{Dpkg: dpkg, Apk: apk}
 }
 
@@ -58,7 +59,7 @@ func (j *judge) derives() bool {
 }
 
 // doubts returns what stated packages im does not bear out, and why.
-func (im *image) doubts(stated []string) map[string]doubt {
+func (im *Image) doubts(stated []string) map[string]doubt {
 	db := im.database()
 	out := map[string]doubt{}
 	have := map[string]bool{}
@@ -100,11 +101,11 @@ func (j *judge) borne(why doubt) {
 	if !j.derives() {
 		return
 	}
-	all := make([]map[string]doubt, len(j.images))
-	for i, im := range j.images {
+	all := make([]map[string]doubt, len(j.Images))
+	for i, im := range j.Images {
 		all[i] = im.doubts(j.stated())
 	}
-	for i, im := range j.images {
+	for i, im := range j.Images {
 		for _, entry := range j.stated() {
 			if all[i][entry] == why && everywhere(all, entry) {
 				j.fail(im, "provides", "%s %s", entry, why)
@@ -126,15 +127,15 @@ func (j *judge) agreed() {
 	if !j.derives() {
 		return
 	}
-	if len(j.images) < 2 {
+	if len(j.Images) < 2 {
 		j.skip("one platform is judged")
 		return
 	}
-	all := make([]map[string]doubt, len(j.images))
-	for i, im := range j.images {
+	all := make([]map[string]doubt, len(j.Images))
+	for i, im := range j.Images {
 		all[i] = im.doubts(j.stated())
 	}
-	for i, im := range j.images {
+	for i, im := range j.Images {
 		for _, entry := range j.stated() {
 			if why := all[i][entry]; why != "" && !everywhere(all, entry) {
 				j.fail(im, "provides", "%s %s on %s", entry, why, im.Platform)
@@ -153,7 +154,7 @@ func (j *judge) unstated() {
 		return
 	}
 	var dbs []packages.Database
-	for _, im := range j.images {
+	for _, im := range j.Images {
 		dbs = append(dbs, im.database())
 	}
 	var names []string
@@ -167,7 +168,6 @@ func (j *judge) unstated() {
 			missing = append(missing, entry)
 		}
 	}
-	const few = 5
 	if n := len(missing); n > 0 {
 		j.fail(nil, "provides", "%d installed packages are not stated: %s", n, strings.Join(missing[:min(few, n)], ", "))
 	}
