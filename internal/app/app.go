@@ -85,6 +85,7 @@ func newEngine() (*engine.Engine, error) {
 	guest := program(bin, "kit-guest")
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
+	boundaries := attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home)), new(staging)}
 	return engine.New(engine.Config{
 		Home: home,
 		Driver: mux.Driver{
@@ -92,7 +93,8 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
 		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:  attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
+		Prepare: boundaries.prepare,
+		Attach:  boundaries.attach,
 		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)

@@ -86,6 +86,10 @@ type Keeper struct {
 	// of the plan.
 	Rules func() ([]plan.EgressRule, error)
 
+	// Prepare begins what Attach needs before there is a machine, and returns
+	// at once. It is called when a boot begins. Nil: nothing can be.
+	Prepare func()
+
 	// Attach connects a boundary, in phase p and with the rules recorded
 	// now, to a network namespace. It does not keep the file.
 	Attach func(ctx context.Context, netns *os.File, p plan.Phase) (Boundary, error)
