@@ -351,7 +351,7 @@ func TestAfterARebootEverythingStartsAgain(t *testing.T) {
 // A sandbox for one command that loses both the command and its keeper is nobody's
 // any more.
 func TestASandboxForOneCommandThatIsKilledIsNotKept(t *testing.T) {
-	for _, next := range []string{"create another", "exec", "start", "rm"} {
+	for _, next := range []string{"create another", "exec", "start", "rm", "prune"} {
 		t.Run(next, func(t *testing.T) {
 			h := newHost(t)
 			h.push("w:1", plain)
@@ -385,6 +385,10 @@ func TestASandboxForOneCommandThatIsKilledIsNotKept(t *testing.T) {
 				h.must("rm", "another")
 			case "rm":
 				h.must("rm", "once")
+			case "prune":
+				if out := h.must("prune", "--json"); !strings.Contains(out, `"sandboxes": 1`) {
+					t.Errorf("prune: %s", out)
+				}
 			default:
 				args := map[string][]string{"exec": {"exec", "once", "--", "true"}, "start": {"start", "once"}}[next]
 				if _, err := h.run(args...); err == nil || !strings.Contains(err.Error(), "is gone") {
