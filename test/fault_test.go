@@ -103,7 +103,9 @@ func TestEveryProcessKilledAtEveryStep(t *testing.T) {
 		for _, when := range []string{"before", "after"} {
 			for _, victim := range victims {
 				n++
-				if testing.Short() && (victim != "all" && victim != f.who) {
+				// Before an entry is after the one before it, but for what the
+				// writer has done since.
+				if (testing.Short() || when == "before") && victim != "all" && victim != f.who {
 					continue
 				}
 				t.Run(strings.Join([]string{f.op, f.who, when, string(f.phase), "kill " + victim}, " "), func(t *testing.T) {
