@@ -186,9 +186,10 @@ type PruneOptions struct{ Age time.Duration }
 
 // Pruned counts what was deleted.
 type Pruned struct {
-	Blobs  int   `json:"blobs"`
-	Layers int   `json:"layers"`
-	Bytes  int64 `json:"bytes"`
+	Sandboxes int   `json:"sandboxes"` // of commands that were killed
+	Blobs     int   `json:"blobs"`
+	Layers    int   `json:"layers"`
+	Bytes     int64 `json:"bytes"`
 }
 
 // A HostMounter keeps directories that sandboxes of one Kit share.

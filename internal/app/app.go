@@ -103,6 +103,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
+	boundaries := attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home)), new(staging)}
 	return engine.New(engine.Config{
 		Home: home,
 		Driver: mux.Driver{
@@ -112,8 +113,9 @@ func newEngine() (*engine.Engine, error) {
 		Fetcher: func() *fetch.Fetcher {
 			return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder"), Sets: sets.Assemble}
 		},
-		Attach: attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
-		Rule:   egress.CheckRule,
+		Prepare: boundaries.prepare,
+		Attach:  boundaries.attach,
+		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
 			return err

@@ -76,6 +76,44 @@ type attacher struct {
 	authority string // directory of the home's authority
 	roots     string // file; empty: the system's alone
 	secrets   *vault.Vault
+	ahead     *staging
+}
+
+// A staging is the part of the next boundary that is made while its machine comes
+// up: making the namespace and its filter takes about as long as the machine takes
+// to build itself, and neither needs the other.
+type staging struct {
+	mu   sync.Mutex
+	next chan *control.Stage // gets one, or nil; guarded by mu; nil when none was begun
+}
+
+// prepare begins a stage, unless one waits to be taken.
+func (a attacher) prepare() {
+	a.ahead.mu.Lock()
+	defer a.ahead.mu.Unlock()
+	if a.ahead.next != nil {
+		return
+	}
+	next := make(chan *control.Stage, 1)
+	a.ahead.next = next
+	go func() {
+		stage, err := control.Prepare()
+		if err != nil {
+			stage = nil // Start tries again, and says what is wrong
+		}
+		next <- stage
+	}()
+}
+
+// stage takes what was begun; nil when nothing was.
+func (a attacher) stage() *control.Stage {
+	a.ahead.mu.Lock()
+	defer a.ahead.mu.Unlock()
+	if a.ahead.next == nil {
+		return nil
+	}
+	defer func() { a.ahead.next = nil }()
+	return <-a.ahead.next
 }
 
 // leaf opens the authority when it is first needed: most sandboxes never do.
@@ -158,10 +196,14 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 		names.close()
 		return nil, err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
+	stage := a.stage()
+	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Stage: stage, Phase: phase, Policy: policy,
 		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
 		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters})
 	if err != nil {
+		if stage != nil {
+			stage.Close()
+		}
 		names.close()
 		if kits != nil {
 			kits.Close()

@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -24,7 +26,7 @@ type doctor struct{ libexec []string }
 // Examine implements [sandbox.Doctor].
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	fs := []sandbox.Finding{
-		kernel(), userNamespaces(ctx), overlay(), cgroups(), boundaryWorks(ctx),
+		kernel(), userNamespaces(ctx), overlay(), cgroups(), sizes(), boundaryWorks(ctx),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
 		tool("mmdebstrap", "makes the platform base: apt-get install mmdebstrap"),
@@ -109,6 +111,18 @@ func cgroups() sandbox.Finding {
 		return f
 	}
 	f.OK = true
+	return f
+}
+
+// sizes are not required: without them the size of a volume is advice, which the
+// plan says, and a limit of the disk is refused.
+func sizes() sandbox.Finding {
+	f := sandbox.Finding{Name: "volume sizes", Remedy: "without this a volume's size is advice and --disk is refused: as root, apt-get install e2fsprogs and modprobe loop"}
+	if err := loopfs.Unusable(); err != nil {
+		f.Detail = strings.TrimSuffix(err.Error(), ": "+kiterr.ErrUnsupported.Error())
+		return f
+	}
+	f.OK, f.Detail = true, "filesystems in files can be made and mounted"
 	return f
 }
 

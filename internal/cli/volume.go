@@ -147,8 +147,9 @@ func (e *Env) prune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Delete images and layers that nothing refers to",
-		Long: `Deletes what killed commands left, and blobs and unpacked layers that no tag, no
-build and no sandbox refers to. Sandboxes, volumes and host mounts stay.`,
+		Long: `Deletes what killed commands left: half made sandboxes, sandboxes that were to end
+with their command, and files; and blobs and unpacked layers that no tag, no build
+and no sandbox refers to. All other sandboxes, volumes and host mounts stay.`,
 		Example: `  kitbox prune`,
 		Args:    none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -166,7 +167,7 @@ build and no sandbox refers to. Sandboxes, volumes and host mounts stay.`,
 			if asJSON {
 				return writeJSON(e.Stdout, done)
 			}
-			fmt.Fprintf(e.Stdout, "%d blobs and %d layers, %s\n", done.Blobs, done.Layers, bytesText(done.Bytes))
+			fmt.Fprintf(e.Stdout, "%d sandboxes of killed commands, %d blobs and %d layers, %s\n", done.Sandboxes, done.Blobs, done.Layers, bytesText(done.Bytes))
 			return nil
 		},
 	}

@@ -50,6 +50,10 @@ type Config struct {
 	// Base makes the platform base.
 	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
 
+	// Prepare begins, in a keeper's process, what the next Attach needs before
+	// there is a machine, and returns at once. Nil: nothing can be.
+	Prepare func()
+
 	// Attach puts a boundary for p, with the rules given, around a network
 	// namespace, logging what it decides to log and keeping what it must
 	// remember in dir.
@@ -528,6 +532,7 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
 	k.Rules = func() ([]plan.EgressRule, error) { return b.rules(p) }
+	k.Prepare = e.c.Prepare
 	k.Attach = func(ctx context.Context, ns *os.File, phase plan.Phase) (keeper.Boundary, error) {
 		rules, err := k.Rules()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // reclaimAge is how long a sandbox's directory is left alone before it counts as
@@ -18,11 +19,12 @@ const reclaimAge = 10 * time.Second
 // reclaim removes what interrupted creations left under any name, and sandboxes
 // that outlived the command they were made for: a name that was made up is one
 // that nobody asks for again. It is done on the way of a
-// creation, so what cannot be removed now is left for the next one.
-func (e *Engine) reclaim(ctx context.Context) {
+// creation, so what cannot be removed now is left for the next one. It returns how
+// many it removed.
+func (e *Engine) reclaim(ctx context.Context) (removed int) {
 	names, err := e.state.List()
 	if err != nil {
-		return
+		return 0
 	}
 	for _, name := range names {
 		sb, err := e.state.Sandbox(name)
@@ -52,9 +54,12 @@ func (e *Engine) reclaim(ctx context.Context) {
 			continue
 		}
 		// It looks again, at the keeper too, now that nobody else does.
-		_ = b.mend(ctx)
+		if err := b.mend(ctx); errors.Is(err, kiterr.ErrNotFound) {
+			removed++
+		}
 		l.Unlock()
 	}
+	return removed
 }
 
 // kept reports whether a keeper may have the sandbox in hand.

@@ -66,6 +66,7 @@ func (e *Engine) Prune(ctx context.Context, o sandbox.PruneOptions) (sandbox.Pru
 	if err := e.state.Sweep(o.Age); err != nil {
 		return sandbox.Pruned{}, err
 	}
+	removed := e.reclaim(ctx)
 	s, err := e.home.Sweep(ctx, o.Age)
-	return sandbox.Pruned{Blobs: s.Blobs, Layers: s.Layers, Bytes: s.Bytes}, err
+	return sandbox.Pruned{Sandboxes: removed, Blobs: s.Blobs, Layers: s.Layers, Bytes: s.Bytes}, err
 }

@@ -22,6 +22,9 @@ func (k *Keeper) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if k.Prepare != nil {
+		k.Prepare()
+	}
 	installed := journal.Installed(es)
 	running, known, err := k.machine(ctx)
 	if err != nil {

@@ -42,12 +42,16 @@ func (g *machineGuest) Run(ctx context.Context, c Command, out io.Writer) (int, 
 	if !has(env, "HOME") {
 		env = append(env[:len(env):len(env)], "HOME="+home)
 	}
+	r := client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids, Stay: c.Stay}
+	if c.Stay {
+		exit, err := g.client().Exec(ctx, r, client.Stdio{Stdout: out})
+		return exit.Code, err
+	}
 	p, err := newPipe(out)
 	if err != nil {
 		return 0, err
 	}
-	exit, err := g.client().Exec(ctx, client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids},
-		client.Stdio{Stdout: p.w, Stderr: p.w})
+	exit, err := g.client().Exec(ctx, r, client.Stdio{Stdout: p.w, Stderr: p.w})
 	p.finish()
 	return exit.Code, err
 }

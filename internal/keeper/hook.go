@@ -70,7 +70,10 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 func (k *Keeper) hookCommand(ctx context.Context, h plan.Hook, out *tail) (int, error) {
 	l := k.Plan.Launch
 	l.Env = k.Plan.Environ(h.Phase)
-	return k.Guest.Run(ctx, Command{Args: h.Argv, User: HookUser(h, l), Dir: l.Dir, Env: HookEnv(h, l, k.Plan.Machine.Hostname)}, out)
+	// A startup hook starts services or is one. They belong to the sandbox and
+	// must not end, or find their output gone, because its keeper was killed.
+	return k.Guest.Run(ctx, Command{Args: h.Argv, Stay: h.Phase == plan.Runtime, User: HookUser(h, l), Dir: l.Dir,
+		Env: HookEnv(h, l, k.Plan.Machine.Hostname)}, out)
 }
 
 // runBackground runs a hook that the boot does not wait for. It ends with the

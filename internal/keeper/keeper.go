@@ -68,6 +68,10 @@ type Command struct {
 	Env  []string // NAME=value, complete
 	Dir  string
 	User string // uid or name, optionally ":" and a group
+
+	// Stay says that what the command starts, or the command itself, is to
+	// live on when this process is killed.
+	Stay bool
 }
 
 // A Keeper keeps one sandbox. Make it with [New] and set its fields before
@@ -81,6 +85,10 @@ type Keeper struct {
 	// Rules returns the rules in force as they are recorded now. Nil: those
 	// of the plan.
 	Rules func() ([]plan.EgressRule, error)
+
+	// Prepare begins what Attach needs before there is a machine, and returns
+	// at once. It is called when a boot begins. Nil: nothing can be.
+	Prepare func()
 
 	// Attach connects a boundary, in phase p and with the rules recorded
 	// now, to a network namespace. It does not keep the file.

@@ -32,8 +32,9 @@ type world struct {
 	alive map[string]bool
 	ended map[string]chan struct{}
 
-	run   func(ctx context.Context, c Command, out io.Writer) (int, error)
-	rules func() ([]plan.EgressRule, error) // of the keeper
+	run     func(ctx context.Context, c Command, out io.Writer) (int, error)
+	prepare func()                            // nil: a host that prepares nothing
+	rules   func() ([]plan.EgressRule, error) // of the keeper
 }
 
 func newWorld() *world { return &world{alive: map[string]bool{}, ended: map[string]chan struct{}{}} }
@@ -241,6 +242,7 @@ func (w *world) live(t *testing.T, dir string, p *plan.Plan, volatile bool, crea
 	k := New(p)
 	k.Dir, k.Driver, k.Guest, k.Volatile = dir, w, w, volatile
 	k.Rules = w.rules
+	k.Prepare = w.prepare
 	k.Attach = func(_ context.Context, _ *os.File, p plan.Phase) (Boundary, error) {
 		w.note("attach in %s", p)
 		return fence{w}, nil
@@ -331,6 +333,18 @@ func TestTheFirstBootInstallsUnderItsOwnGrantsAndTheNextDoesNot(t *testing.T) {
 	}
 	wantHistory(t, w, append(slices.Clone(firstBoot), "stop 3s", "boundary closed",
 		"start", "attach in runtime", "file /f for 1000", "hook up b as 1000:1001")...)
+}
+
+func TestABoundaryIsPreparedWhileItsMachineComesUp(t *testing.T) {
+	w := newWorld()
+	w.prepare = func() { w.note("prepare") }
+	x := w.live(t, t.TempDir(), testPlan(), false, nil)
+	if err := x.client.Watch(bounded(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	if did := w.history(); len(did) < 2 || did[0] != "prepare" || did[1] != "create" {
+		t.Errorf("it began with %q", did)
+	}
 }
 
 func TestAFailedInstallHookEndsTheCreationAndLeavesNothing(t *testing.T) {

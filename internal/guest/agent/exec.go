@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -126,7 +127,11 @@ func (a *Agent) attend(c *protocol.Conn, r *protocol.Exec, st *stdio, pid int, d
 	select {
 	case exit = <-done:
 	case <-lost:
-		a.endFamily(pid, done)
+		if !r.Stay {
+			a.endFamily(pid, done)
+			return
+		}
+		outputs.Wait()
 		return
 	}
 	// All that the command wrote is in its pipes now. Others may hold them
@@ -136,6 +141,14 @@ func (a *Agent) attend(c *protocol.Conn, r *protocol.Exec, st *stdio, pid int, d
 	}
 	outputs.Wait()
 	_ = c.WriteMessage(protocol.KindExit, exit)
+}
+
+// drain takes what is printed and drops it until nobody can print any more.
+func (o *output) drain() {
+	defer o.f.Close()
+	if o.f.SetReadDeadline(time.Time{}) == nil {
+		_, _ = io.Copy(io.Discard, o.f)
+	}
 }
 
 // receive handles the frames of the host. It waits for nothing but frames.
@@ -191,13 +204,16 @@ func prepare(r *protocol.Exec, passed int) (string, *protocol.Fault) {
 	if len(r.Argv) == 0 || r.Argv[0] == "" {
 		return cannot("no command given")
 	}
-	if len(r.Passed) != passed || (passed > 0 && (r.TTY || r.Detach)) {
+	if len(r.Passed) != passed || (passed > 0 && (r.TTY || r.Detach || r.Stay)) {
 		return bad("%d descriptors came, %d were announced", passed, len(r.Passed))
 	}
 	for i, fd := range r.Passed {
 		if fd < 0 || fd > 2 || i > 0 && fd <= r.Passed[i-1] {
 			return bad("passed descriptors %v are not some of 0, 1, 2 in order", r.Passed)
 		}
+	}
+	if r.Stay && (r.TTY || r.Detach) {
+		return bad("a command that stays has no terminal and is not detached")
 	}
 	if r.Dir == "" {
 		r.Dir = "/"
@@ -269,12 +285,13 @@ type stdio struct {
 	out   map[protocol.Kind]*output
 
 	shared bool // child's three are one file
+	stay   bool // out goes on being read after the end
 	closed bool
 }
 
 // openStdio makes the streams that r asks for.
 func openStdio(r *protocol.Exec, passed []*os.File) (*stdio, error) {
-	st := &stdio{out: map[protocol.Kind]*output{}}
+	st := &stdio{out: map[protocol.Kind]*output{}, stay: r.Stay}
 	if r.TTY && !r.Detach {
 		master, slave, err := openTerminal(r.UID, protocol.Size{Rows: r.Rows, Cols: r.Cols})
 		if err != nil {
@@ -308,6 +325,10 @@ func openStdio(r *protocol.Exec, passed []*os.File) (*stdio, error) {
 				return nil, err
 			}
 			st.child[fd] = null
+			continue
+		}
+		if r.Stay && fd == 2 {
+			st.child[2] = st.child[1] // closed twice, which does no harm
 			continue
 		}
 		pr, pw, err := pipe(fd)
@@ -364,6 +385,10 @@ func (s *stdio) close() {
 		s.in.Close()
 	}
 	for _, o := range s.out {
+		if s.stay {
+			go o.drain()
+			continue
+		}
 		o.f.Close()
 	}
 	if s.term != nil {

@@ -480,6 +480,64 @@ func TestADetachedCommandOutlivesItsConnection(t *testing.T) {
 	})
 }
 
+func TestACommandThatStaysNoticesNothingOfALostConnection(t *testing.T) {
+	both(t, func(t *testing.T, cl *client.Client) {
+		dir := t.TempDir()
+		os.Chmod(dir, 0o777)
+		beat := filepath.Join(dir, "beat")
+		beats := func() {
+			t.Helper()
+			os.Remove(beat)
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+				if _, err := os.Stat(beat); err == nil {
+					return
+				}
+				if time.Now().After(end) {
+					t.Fatal("it ended")
+				}
+			}
+		}
+		// What fills a pipe many times over would block or kill one that noticed.
+		script := "while :; do head -c 20000 /dev/zero && head -c 20000 /dev/zero >&2 && echo x >" + beat + " || exit 9; sleep 0.01; done"
+		ctx, cancel := context.WithCancel(within(t))
+		pid := make(chan int, 1)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := cl.Exec(ctx, client.ExecRequest{Argv: []string{"sh", "-c", script}, Env: env, Stay: true},
+				client.Stdio{Started: func(p int) { pid <- p }, Stdout: io.Discard})
+			ended <- err
+		}()
+		p := <-pid
+		beats()
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("the loss was not noticed here")
+		}
+		beats()
+		beats()
+		syscall.Kill(p, syscall.SIGKILL)
+		gone(t, p)
+
+		// Both streams arrive as one, in order, and what the command leaves
+		// behind is as undisturbed.
+		var out bytes.Buffer
+		exit, err := cl.Exec(within(t), client.ExecRequest{Env: env, Stay: true, Argv: []string{"sh", "-c",
+			"echo one; echo two >&2; echo three; (sleep 0.05; head -c 200000 /dev/zero && echo late >" + beat + ".late) & exit 3"}}, client.Stdio{Stdout: &out})
+		if err != nil || exit.Code != 3 || out.String() != "one\ntwo\nthree\n" {
+			t.Errorf("status %d, %v: %q", exit.Code, err, out.String())
+		}
+		beat += ".late"
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(beat); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("what it left behind was disturbed")
+			}
+		}
+	})
+}
+
 func TestShutdownIsForPIDOneOnly(t *testing.T) {
 	both(t, func(t *testing.T, cl *client.Client) {
 		if err := cl.Shutdown(within(t), 0); err == nil {

@@ -33,6 +33,11 @@ type ExecRequest struct {
 	// Detach starts the command with /dev/null for its streams and leaves
 	// it running. Exec returns when it has started.
 	Detach bool
+
+	// Stay leaves the command, and what it started, undisturbed when the
+	// connection is lost; what they print is dropped then. Its stdout and
+	// stderr are one stream, which goes to Stdout. Not with TTY.
+	Stay bool
 }
 
 // Stdio is the host's end of a command's streams. A nil stream is /dev/null.
@@ -75,11 +80,11 @@ func (cl *Client) Exec(ctx context.Context, r ExecRequest, s Stdio) (protocol.Ex
 func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protocol.Exit, error) {
 	e := &protocol.Exec{
 		Argv: r.Argv, Env: r.Env, Dir: r.Dir, UID: r.UID, GID: r.GID, GIDs: r.GIDs,
-		TTY: r.TTY, Rows: r.Size.Rows, Cols: r.Size.Cols, Detach: r.Detach,
+		TTY: r.TTY, Rows: r.Size.Rows, Cols: r.Size.Cols, Detach: r.Detach, Stay: r.Stay,
 	}
 	var files []*os.File
 	passed := [3]bool{}
-	if !r.TTY && !r.Detach {
+	if !r.TTY && !r.Detach && !r.Stay {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {
 			return protocol.Exit{}, err
@@ -156,7 +161,7 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 	if !passed[1] {
 		add(protocol.KindOut, s.Stdout)
 	}
-	if !passed[2] && !e.TTY {
+	if !passed[2] && !e.TTY && !e.Stay {
 		add(protocol.KindErr, s.Stderr)
 	}
 

@@ -128,6 +128,12 @@ type Exec struct {
 	// Detach leaves the command running when the connection ends. Its
 	// streams are /dev/null and the connection ends with the answer.
 	Detach bool `json:"detach,omitempty"`
+
+	// Stay leaves the command running when the connection is lost, of which
+	// neither it nor what it started notices anything: what they print is
+	// dropped then, and after the command's end. Its stdout and stderr are one
+	// stream, on KindOut. Not with TTY, Detach or passed descriptors.
+	Stay bool `json:"stay,omitempty"`
 }
 
 // Write asks for a file to be replaced in one step. It is done with the rights
