@@ -49,6 +49,7 @@ type arrival struct{ mark, where string }
 type outside struct {
 	abstract string
 	segment  int
+	roots    string // file with who signs its certificates
 
 	certificate tls.Certificate
 
@@ -107,14 +108,33 @@ func (o *outside) settle(quiet time.Duration) {
 }
 
 // newOutside turns the namespace of this process into an internet.
-func newOutside(t *testing.T, dir, roots string) *outside {
+func newOutside(t *testing.T) *outside {
 	t.Helper()
-	o := &outside{more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
+	dir, err := os.MkdirTemp("", "kitbox-outside-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := &outside{roots: filepath.Join(dir, "roots.pem"), more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
 	everyAddress(t)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n"} {
+	files := map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n"}
+	for name, line := range map[string]string{
+		"/etc/passwd": fmt.Sprintf("%s:x:%d:%d::/:/bin/sh\n", userName, userID, userID), "/etc/group": fmt.Sprintf("%s:x:%d:\n", userName, userID),
+		"/etc/subuid": userName + ":700000:65536\n", "/etc/subgid": userName + ":700000:65536\n",
+	} {
+		// Where there is none, nothing can be mounted over it, and users have
+		// no sandboxes.
+		if old, err := os.ReadFile(name); err == nil {
+			files[name] = string(old) + line
+		}
+	}
+	for name, content := range files {
 		file := filepath.Join(dir, filepath.Base(name))
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
@@ -124,7 +144,7 @@ func newOutside(t *testing.T, dir, roots string) *outside {
 		}
 		t.Cleanup(func() { unix.Unmount(name, unix.MNT_DETACH) })
 	}
-	o.certificate = authority(t, roots)
+	o.certificate = authority(t, o.roots)
 	o.resolver(t)
 	o.web(t)
 	o.victims(t)
