@@ -93,8 +93,11 @@ func writeEvent(w io.Writer, ev sandbox.PolicyEvent) error {
 	if ev.Count > 1 {
 		times = fmt.Sprintf(" (%d times)", ev.Count)
 	}
+	if ev.Credential != "" {
+		times = ", with the credential " + ev.Credential + times
+	}
 	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
-		printable(destination(ev)), printable(ev.Reason), times)
+		printable(destination(ev)), printable(ev.Reason), printable(times))
 	return err
 }
 
@@ -257,8 +260,8 @@ nothing allows any more are cut before the command returns.`,
 
 func (e *Env) policyCheck() *cobra.Command {
 	var (
-		q      sandbox.PolicyQuery
-		asJSON bool
+		q           sandbox.PolicyQuery
+		asJSON, udp bool
 	)
 	cmd := &cobra.Command{
 		Use:   "check [options] NAME HOST[:PORT]",
@@ -285,6 +288,9 @@ dialled: private ones need a rule that spells them.`,
 			if q.Host, q.Port, err = splitDestination(args[1]); err != nil {
 				return usageError(cmd, "%v", err)
 			}
+			if udp {
+				q.Transport = "udp"
+			}
 			o, err := sandbox.PolicyOf(e.Runtime)
 			if err != nil {
 				return err
@@ -305,6 +311,7 @@ dialled: private ones need a rule that spells them.`,
 		},
 	}
 	cmd.Flags().StringVar(&q.Phase, "phase", "runtime", "install or runtime")
+	cmd.Flags().BoolVar(&udp, "udp", false, "judge a datagram")
 	cmd.Flags().StringVar(&q.Method, "method", "", "judge a request with this method (GET if only --path is given)")
 	cmd.Flags().StringVar(&q.Path, "path", "", "judge a request for this path, without its query (/ if only --method is given)")
 	jsonFlag(cmd, &asJSON)

@@ -81,7 +81,7 @@ func policyEvent(line []byte) (sandbox.PolicyEvent, error) {
 	}
 	return sandbox.PolicyEvent{Time: d.Time, Phase: string(d.Phase), Kind: string(d.Kind), Verdict: d.Verdict,
 		Allowed: d.Verdict != audit.Deny, Host: d.Host, Port: d.Port, Protocol: d.Protocol, Method: d.Method, Path: d.Path, Dialled: d.Dialled,
-		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count}, nil
+		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count, Credential: d.Credential}, nil
 }
 
 // refusedBound is how many refusals travel with the error of a hook. They are

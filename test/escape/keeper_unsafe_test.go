@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // keepers are attempts on the processes and files that the sandbox depends on.
@@ -119,7 +119,7 @@ func keepers() []attempt {
 			if err != nil {
 				return err
 			}
-			if !strings.Contains(string(b), keeper.ProcessName) {
+			if !strings.Contains(string(b), link.ProcessName) {
 				return fmt.Errorf("process %d is %q", w.Keeper, b)
 			}
 			return nil

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/app"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // This program is all parts of the play: the tests, kitbox and its keepers, and
 // what runs in the sandboxes.
 func TestMain(m *testing.M) {
 	switch arg0 := filepath.Base(os.Args[0]); {
-	case arg0 == keeper.ProcessName:
+	case arg0 == link.ProcessName:
 		os.Exit(app.Main(os.Args))
 	case arg0 == "kitbox":
 		os.Exit(app.Main(os.Args))

@@ -55,8 +55,13 @@ type Decision struct {
 	Rule     string     `json:"rule,omitempty"`     // the deciding pattern as declared
 	Source   string     `json:"source,omitempty"`   // of the rule
 	Why      string     `json:"why"`
-	Dialled  string     `json:"dialled,omitempty"` // the address that was connected to
-	Count    int        `json:"count"`             // how many decisions this line stands for; never 0
+
+	// Credential names the services whose proof was put into the request,
+	// separated by commas; empty when there was none.
+	Credential string `json:"credential,omitempty"`
+
+	Dialled string `json:"dialled,omitempty"` // the address that was connected to
+	Count   int    `json:"count"`             // how many decisions this line stands for; never 0
 }
 
 // Ample is the size in bytes from which a log grows slowly: at most some ten
@@ -106,6 +111,7 @@ type key struct {
 	port                 uint16
 	rule, source, why    string
 	method, path         string
+	credential           string
 }
 
 // freeAllows is how often an allowed connection to one destination is written
@@ -141,10 +147,10 @@ func (l *Log) Write(d Decision) {
 	if d.Count < 1 {
 		d.Count = 1
 	}
-	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox, &d.Method, &d.Path} {
+	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox, &d.Method, &d.Path, &d.Credential} {
 		*s = clean(*s)
 	}
-	k := key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why, d.Method, d.Path}
+	k := key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why, d.Method, d.Path, d.Credential}
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

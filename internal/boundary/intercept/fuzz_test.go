@@ -93,12 +93,12 @@ func FuzzFraming(f *testing.F) {
 				go h.serve(&done)
 				return ours, nil
 			},
-			Begin: func(method, path string, _ func(error)) (egress.Verdict, func()) {
-				if !strings.HasPrefix(path, "/ok") {
+			Begin: func(_ context.Context, r intercept.Request, _ func(error)) (egress.Verdict, func()) {
+				if !strings.HasPrefix(r.Path, "/ok") {
 					return egress.Verdict{Why: "not there"}, nil
 				}
 				mu.Lock()
-				judged = append(judged, method+" "+path)
+				judged = append(judged, r.Method+" "+r.Path)
 				mu.Unlock()
 				return egress.Verdict{Allow: true}, func() {}
 			},

@@ -48,7 +48,8 @@ const (
 	downloadWindow = 8 << 20
 )
 
-// A Session is one connection from the sandbox. All fields are required.
+// A Session is one connection from the sandbox. All fields that
+// do not say otherwise are required.
 type Session struct {
 	Client net.Conn // closing it ends the session
 	Host   string   // what it is connected to: a name, or an address in its one spelling
@@ -58,13 +59,40 @@ type Session struct {
 	// does not allow what they lead to.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// Begin judges a request; path is as it was sent, without its query. If
-	// it is allowed, cancel may be called with a reason until end is.
-	Begin func(method, path string, cancel func(error)) (v egress.Verdict, end func())
+	// Begin judges a request. If it is allowed, cancel may be called with a
+	// reason until end is.
+	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
+
+	// Take may answer an allowed request that is proven, as [Request] says,
+	// in the place of the host, which send asks, and reports whether it did.
+	// Nil answers none.
+	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+
+	// Answered is told of an answer before the client gets it. Nil: nobody
+	// is.
+	Answered func(*http.Response)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
 	Refuse func(protocol, method, path, why string)
+}
+
+// Send asks the host of a session for a request, whose URL has a path and a
+// query; the caller closes the answer's body.
+type Send func(*http.Request) (*http.Response, error)
+
+// A Request is one HTTP request as it is put to [Session.Begin].
+type Request struct {
+	Method string
+	Path   string // as it was sent, without its query
+
+	// Header is what is about to be sent to the host, and Begin may change
+	// it. Nil if the request is only judged.
+	Header http.Header
+
+	// Proven says that the connection is TLS whose client named the host of
+	// the session, which the authority of the request is as well.
+	Proven bool
 }
 
 // A RefusedError is a refusal that becomes known after a request has begun.
@@ -116,6 +144,7 @@ type stateKey struct{}
 type state struct {
 	*Session
 	secure    bool
+	proven    bool   // secure, and the client named the host
 	authority string // of Host and Port as a URL has it
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
@@ -221,6 +250,7 @@ func (s *Server) Serve(ctx context.Context, sess *Session) {
 			}
 			return
 		}
+		st.proven = t.ConnectionState().ServerName != ""
 		if http2 = t.ConnectionState().NegotiatedProtocol == "h2"; http2 {
 			conn = t
 		} else {
@@ -273,7 +303,12 @@ func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Co
 		if other != nil {
 			return nil, other
 		}
-		return nil, fmt.Errorf("only HTTP requests are allowed there, and the client does not let this boundary look into its TLS: %w", err)
+		next := ""
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+			next = "; recreate the sandbox if the rule is newer than it, or lead the client to /usr/local/share/ca-certificates/kitbox.crt"
+		}
+		return nil, fmt.Errorf("requests there have to be looked at, and the client does not let this boundary look into its TLS: %w%s", err, next)
 	}
 	return t, nil
 }
@@ -332,12 +367,17 @@ func (s *Server) prepare(st *state, http2 bool) {
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)
 	st.proxy = &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, st) },
-		Transport:      st.transport,
-		BufferPool:     &s.bufs,
-		ErrorLog:       s.http.ErrorLog,
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
-		ModifyResponse: keepTrailers,
+		Rewrite:      func(r *httputil.ProxyRequest) { rewrite(r, st) },
+		Transport:    st.transport,
+		BufferPool:   &s.bufs,
+		ErrorLog:     s.http.ErrorLog,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
+		ModifyResponse: func(r *http.Response) error {
+			if st.Answered != nil {
+				st.Answered(r)
+			}
+			return keepTrailers(r)
+		},
 	}
 }
 

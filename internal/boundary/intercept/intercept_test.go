@@ -47,6 +47,8 @@ type bound struct {
 	judge   func(method, path string) bool
 	refused []string
 	cancel  func(error) // of the last request
+	amend   func(intercept.Request)
+	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
 }
 
@@ -107,15 +109,19 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(method, path string, cancel func(error)) (egress.Verdict, func()) {
+		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if !b.judge(method, path) {
-				return egress.Verdict{Why: "no rule allows " + method + " " + path}, nil
+			if !b.judge(r.Method, r.Path) {
+				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, nil
+			}
+			if b.amend != nil {
+				b.amend(r)
 			}
 			b.cancel = cancel
 			return egress.Verdict{Allow: true}, func() {}
 		},
+		Take: b.take,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -541,6 +547,89 @@ func TestWhatIsNoOrdinaryRequestIsRefused(t *testing.T) {
 	}
 }
 
+// TestWhoJudgesARequestMayChangeWhatIsSent sees a header replaced on the way out,
+// and that only TLS which named the host counts as proof of it.
+func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
+	each(t, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, r.Header.Get("X-Key")+" "+r.Header.Get("X-Http-Method"))
+	}, func(t *testing.T, b *bound, c *http.Client) {
+		var proven atomic.Bool
+		b.amend = func(r intercept.Request) {
+			if r.Header == nil {
+				return // only judged
+			}
+			proven.Store(r.Proven)
+			r.Header.Set("X-Key", "real")
+		}
+		req, err := http.NewRequest(http.MethodGet, b.url("/x"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Key", "placeholder")
+		req.Header.Set("X-Http-Method", "PUT")
+		r, err := c.Do(req)
+		if got := body(t, r, err); got != "real PUT" {
+			t.Errorf("the host got %q", got)
+		}
+		if secure := b.port == 443; proven.Load() != secure {
+			t.Errorf("proven is %v on a connection with TLS %v", proven.Load(), secure)
+		}
+	})
+}
+
+func TestTLSWithoutAServerNameProvesNoHost(t *testing.T) {
+	b := start(t, true, func(http.ResponseWriter, *http.Request) {})
+	proven := make(chan bool, 1)
+	b.amend = func(r intercept.Request) { proven <- r.Proven }
+	c, err := net.Dial("tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	defer tc.Close()
+	io.WriteString(tc, "GET /x HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n")
+	if _, err := io.ReadAll(tc); err != nil {
+		t.Fatal(err)
+	}
+	if <-proven {
+		t.Error("a client that named no host is taken to have named this one")
+	}
+}
+
+func TestARequestCanBeTaken(t *testing.T) {
+	b := start(t, true, func(w http.ResponseWriter, r *http.Request) {
+		got, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.URL.RequestURI(), r.Method, got)
+	})
+	b.take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+		if r.URL.Path != "/taken" {
+			return false
+		}
+		out, err := http.NewRequestWithContext(r.Context(), http.MethodPost, "/taken?q=1", strings.NewReader("mine"))
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		resp, err := send(out)
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		defer resp.Body.Close()
+		got, _ := io.ReadAll(resp.Body)
+		io.WriteString(w, "answered: "+string(got))
+		return true
+	}
+	r, err := b.client(false).Get(b.url("/taken"))
+	if got := body(t, r, err); got != "answered: example.com /taken?q=1 POST mine" {
+		t.Errorf("%q", got)
+	}
+	r, err = b.client(false).Get(b.url("/left"))
+	if got := body(t, r, err); got != "example.com /left GET " {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestTLSIsForTheHostThatWasAskedFor(t *testing.T) {
 	b := start(t, true, func(http.ResponseWriter, *http.Request) { t.Error("something arrived") })
 	for name, conf := range map[string]*tls.Config{
@@ -557,6 +646,7 @@ func TestTLSIsForTheHostThatWasAskedFor(t *testing.T) {
 	}
 	b.why(t, `TLS server name "other.example"`)
 	b.why(t, "does not let this boundary look into its TLS")
+	b.why(t, "recreate the sandbox")
 }
 
 func TestAFailureOfTheHostIs502AndARefusal403(t *testing.T) {

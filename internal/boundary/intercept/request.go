@@ -34,21 +34,36 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	methods := []string{r.Method}
+	asked := []Request{}
 	for _, h := range overrides {
 		for _, m := range r.Header[h] {
-			methods = append(methods, strings.ToUpper(strings.TrimSpace(m)))
+			asked = append(asked, Request{Method: strings.ToUpper(strings.TrimSpace(m)), Path: path})
 		}
 	}
-	for _, m := range methods {
-		v, end := st.Begin(m, path, cancel)
+	// Last, since what it is given is for a request that is sent.
+	asked = append(asked, Request{Method: r.Method, Path: path, Header: r.Header, Proven: st.proven})
+	for _, q := range asked {
+		v, end := st.Begin(ctx, q, cancel)
 		if !v.Allow {
 			refuse(w, r, v.Why)
 			return
 		}
 		defer end()
 	}
-	st.proxy.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	if st.Take != nil && st.proven && st.Take(w, r, st.send) {
+		return
+	}
+	st.proxy.ServeHTTP(w, r)
+}
+
+// send asks the host of the session for r, whose URL has a path and a query.
+func (st *state) send(r *http.Request) (*http.Response, error) {
+	r.URL.Scheme, r.URL.Host, r.Host = "https", st.authority, st.authority
+	if !st.secure {
+		r.URL.Scheme = "http"
+	}
+	return st.transport.RoundTrip(r)
 }
 
 func (st *state) protocol(r *http.Request) string {

@@ -61,9 +61,15 @@ type Proxy struct {
 	// Dial connects on the host. Nil dials TCP.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Service connects to a service of a policy. Nil refuses all of them.
+	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
+
 	// Intercept serves a connection that must be looked into, until its end.
 	// Nil refuses such connections.
 	Intercept func(context.Context, *intercept.Session)
+
+	// Presenter puts proof into requests. Nil puts in none.
+	Presenter Presenter
 
 	// Own reports whether an address is the host's. Nil asks its interfaces.
 	Own func(netip.Addr) bool
@@ -100,6 +106,7 @@ type Proxy struct {
 type flow struct {
 	host   string // the name, or the address in its one spelling
 	named  bool   // host is a name
+	v6     bool   // the client uses IPv6
 	port   uint16
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
@@ -136,6 +143,7 @@ func (u *upstream) Close() error {
 // A request is an HTTP request that is being carried.
 type request struct {
 	method, path string
+	names        []string // of the credentials it carries; guarded by flow.mu
 	cancel       func(error)
 	done         chan struct{}
 }
@@ -177,7 +185,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, ended: make(chan struct{}), still: make(chan struct{}), done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), v6: to.Addr().Is6(), client: client, cancel: cancel, ended: make(chan struct{}), still: make(chan struct{}), done: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -287,9 +295,16 @@ func (p *Proxy) Rejudge() int {
 func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
 	f.mu.Lock()
 	live := slices.Collect(maps.Keys(f.requests))
+	carry := map[*request][]string{}
+	for _, r := range live {
+		carry[r] = r.names
+	}
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
+		if v.Allow && len(carry[r]) > 0 && !p.granted(rules.Phase, carry[r]) {
+			v = egress.Verdict{Why: notGranted(carry[r])}
+		}
 		if v.Allow {
 			continue
 		}
@@ -303,7 +318,7 @@ func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
 
 // request is f as a question about policy.
 func (f *flow) request(rules Rules) egress.Request {
-	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP, V6: f.v6}
 }
 
 // judge says what rules think of f as far as it has got.
@@ -319,6 +334,9 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 			v = rules.Policy.DecideAddr(req, u.to.Addr(), p.isOwn(u.to.Addr()))
 			v.Inspect = v.Inspect || inspect
 		}
+	}
+	if v.Allow && spliced && f.named && p.Presenter != nil && p.Presenter.Interest(rules.Phase, f.host, f.port) == All {
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "a credential is presented there now, and this connection was not looked into"}
 	}
 	if v.Allow && v.Inspect && spliced {
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there now, and this connection was not looked into"}
@@ -423,19 +441,19 @@ func reset(c net.Conn) {
 func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	defer f.end()
 	rules := p.Rules()
-	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: to.Port(), Protocol: egress.TCP}
+	req := f.request(rules)
 	d := audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: to.Port(), Protocol: "tcp"}
 
 	v := rules.Policy.Decide(req)
 	if !f.named && dns.Synthetic(to.Addr()) {
 		v = egress.Verdict{Why: "an address of the boundary that stands for no name; ask for the name again"}
 	}
-	if v.Allow && v.Inspect {
+	if v.Allow && (v.Inspect || p.shows(f, rules)) {
 		if p.Intercept != nil {
 			p.inspect(ctx, f, d)
 			return
 		}
-		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there, and this boundary cannot look into connections"}
+		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "the requests there have to be looked at, and this boundary cannot look into connections"}
 	}
 	f.mu.Lock()
 	f.spliced = true
@@ -451,7 +469,7 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	if err != nil {
 		return
 	}
-	p.relay(f, up.Conn, d)
+	p.relay(f, up.Conn, d, v.Service == nil)
 }
 
 // inspect has f looked into, unless that is done with too many already.
@@ -492,7 +510,10 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	if u == nil {
 		return nil, net.ErrClosed
 	}
-	d.Verdict, d.Dialled = audit.Allow, dialled.String()
+	d.Verdict = audit.Allow
+	if dialled.IsValid() {
+		d.Dialled = dialled.String()
+	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
 	// there was none yet to judge.
@@ -521,6 +542,17 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
+	}
+	if v := rules.Policy.Decide(req); v.Service != nil {
+		if p.Service == nil {
+			return nil, to, false, &refusal{"this boundary has no services", v}
+		}
+		if up, err = p.Service(ctx, *v.Service); err == nil {
+			if a, ok := up.RemoteAddr().(*net.TCPAddr); ok {
+				to = a.AddrPort()
+			}
+		}
+		return up, to, true, err
 	}
 	var addrs []netip.Addr
 	if !named {
@@ -575,7 +607,8 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 
 // relay moves bytes both ways until both ends are done or one breaks. The
 // server's bytes flow from the start: many protocols begin with the server.
-func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
+// look says that the server name of a TLS client must be the name of the flow.
+func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
 	f.mu.Lock()
 	f.relayed = !f.cut
 	cut := f.cut
@@ -588,7 +621,7 @@ func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
 		defer close(down)
 		pump(f, f.client, up)
 	}()
-	if !f.named || p.opening(f, up, d) {
+	if !f.named || !look || p.opening(f, up, d) {
 		pump(f, up, f.client)
 	} else {
 		f.end()

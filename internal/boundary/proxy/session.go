@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
@@ -12,17 +13,26 @@ import (
 
 // session is f for package intercept, which asks here before it does anything.
 func (p *Proxy) session(f *flow) *intercept.Session {
-	return &intercept.Session{
+	s := &intercept.Session{
 		Client: f.client, Host: f.host, Port: f.port,
 		Dial: func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f) },
-		Begin: func(method, path string, cancel func(error)) (egress.Verdict, func()) {
-			return p.begin(f, method, path, cancel)
+		Begin: func(ctx context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+			return p.begin(ctx, f, r, cancel)
 		},
 		Refuse: func(protocol, method, path, why string) {
 			p.Log(audit.Decision{Phase: p.Rules().Phase, Kind: kindOf(method), Verdict: audit.Deny, Host: f.host, Port: f.port,
 				Protocol: protocol, Method: method, Path: path, Why: why})
 		},
 	}
+	if p.Presenter != nil && f.named {
+		s.Take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, send)
+		}
+	}
+	if o, ok := p.Presenter.(Observer); ok && f.named {
+		s.Answered = func(r *http.Response) { o.Answered(p.Rules().Phase, f.host, f.port, r) }
+	}
+	return s
 }
 
 func kindOf(method string) audit.Kind {
@@ -53,9 +63,9 @@ func (p *Proxy) dialInspected(ctx context.Context, f *flow) (net.Conn, error) {
 }
 
 // begin judges a request of f and, if it is allowed, lets a change of the rules
-// end it.
-func (p *Proxy) begin(f *flow, method, path string, cancel func(error)) (egress.Verdict, func()) {
-	r := &request{method: method, path: path, cancel: cancel, done: make(chan struct{})}
+// end it. What is allowed gets the proof that is presented to its host.
+func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+	r := &request{method: q.Method, path: q.Path, cancel: cancel, done: make(chan struct{})}
 	// As with flows: a change either finds the request or is seen by it.
 	f.mu.Lock()
 	if f.requests == nil {
@@ -70,9 +80,12 @@ func (p *Proxy) begin(f *flow, method, path string, cancel func(error)) (egress.
 		close(r.done)
 	}
 	rules := p.Rules()
-	v := rules.Policy.DecideRequest(f.request(rules), method, path)
+	v := rules.Policy.DecideRequest(f.request(rules), q.Method, q.Path)
 	d := audit.Decision{Phase: rules.Phase, Kind: audit.Request, Verdict: audit.Allow, Host: f.host, Port: f.port, Protocol: "http",
-		Method: method, Path: path, Rule: v.Rule, Source: v.Source, Why: v.Why}
+		Method: q.Method, Path: q.Path, Rule: v.Rule, Source: v.Source, Why: v.Why}
+	if v.Allow && q.Header != nil {
+		v = p.present(ctx, f, r, rules, q, v, &d)
+	}
 	if !v.Allow {
 		d.Verdict = audit.Deny
 		end()

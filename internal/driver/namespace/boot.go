@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +29,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if err != nil {
 		return err
 	}
-	limits, unenforced := cgroup.Of(p.Limits)
+	limits, unenforced := machinedir.Limits(p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
@@ -111,7 +110,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer ns.Close()
 	mp := mapping{ids: p.IDMap, machine: ns, guest: guest.Name()}
-	files, more, err := gather(p, filepath.Join(m.Path, machinedir.WritableDir), mp)
+	files, more, err := gather(p, m.Writable, mp)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,178 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// An Interest says which connections to a host a [Presenter] has to see.
+type Interest int
+
+const (
+	None Interest = iota // none
+	TLS                  // those that begin with TLS; others pass unseen
+	All                  // all, which then carry nothing but HTTP
+)
+
+// A Presenter puts proof of who a sandbox acts for into its requests. Its
+// methods can be called concurrently.
+type Presenter interface {
+	// Interest says whether requests to a name and port may be given proof
+	// in phase. It is asked for every connection and must be quick.
+	Interest(phase plan.Phase, host string, port uint16) Interest
+
+	// Present changes h, the header of a request that is about to be sent
+	// over verified TLS to the host that its connection, its server name
+	// and its authority name alike. It returns the names of the credentials
+	// that it put in, and why there are others that it could not.
+	Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string)
+
+	// Grants reports whether the credential name may be used in phase.
+	Grants(phase plan.Phase, name string) bool
+
+	// Take may answer a request in the place of the host; see
+	// [intercept.Session].
+	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool
+}
+
+// An Observer is a Presenter that has to see what hosts answer.
+type Observer interface {
+	// Answered is told of the answer of a host to a request that its
+	// Presenter had to see, before the client gets it. It must not touch the
+	// body.
+	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
+}
+
+// Presenters are several as one: each request is shown to all of them in order.
+type Presenters []Presenter
+
+// Interest implements [Presenter].
+func (ps Presenters) Interest(phase plan.Phase, host string, port uint16) Interest {
+	most := None
+	for _, p := range ps {
+		most = max(most, p.Interest(phase, host, port))
+	}
+	return most
+}
+
+// Present implements [Presenter].
+func (ps Presenters) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+	var lacking []string
+	for _, p := range ps {
+		if p.Interest(phase, host, port) == None {
+			continue
+		}
+		ns, m := p.Present(ctx, phase, host, port, h)
+		names = append(names, ns...)
+		if m != "" {
+			lacking = append(lacking, m)
+		}
+	}
+	return names, strings.Join(lacking, "; ")
+}
+
+// Grants implements [Presenter].
+func (ps Presenters) Grants(phase plan.Phase, name string) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Grants(phase, name) })
+}
+
+// Take implements [Presenter].
+func (ps Presenters) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Take(phase, host, port, w, r, send) })
+}
+
+// Answered implements [Observer].
+func (ps Presenters) Answered(phase plan.Phase, host string, port uint16, r *http.Response) {
+	for _, p := range ps {
+		if o, ok := p.(Observer); ok {
+			o.Answered(phase, host, port, r)
+		}
+	}
+}
+
+// patience is how long a client may stay silent before a connection that need
+// not be looked into unless it is TLS is carried unseen: in many protocols the
+// server speaks first.
+const patience = time.Second
+
+// shows reports whether the Presenter has to see f, which may take until the
+// client has said something.
+func (p *Proxy) shows(f *flow, rules Rules) bool {
+	if p.Presenter == nil || !f.named {
+		return false
+	}
+	switch p.Presenter.Interest(rules.Phase, f.host, f.port) {
+	case All:
+		return true
+	case TLS:
+		first, ok := f.peek(patience)
+		return ok && first == 0x16
+	}
+	return false
+}
+
+// peek returns the first byte of the client without taking it; false if none
+// came in time.
+func (f *flow) peek(bound time.Duration) (first byte, ok bool) {
+	raw, err := f.client.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	_ = f.client.SetReadDeadline(time.Now().Add(bound))
+	defer func() { _ = f.client.SetReadDeadline(time.Time{}) }()
+	var b [1]byte
+	_ = raw.Read(func(fd uintptr) bool {
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		ok = n == 1
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	return b[0], ok
+}
+
+// present gives an allowed request its proof and completes d. A phase that ends
+// meanwhile takes the request with it.
+func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q intercept.Request, v egress.Verdict, d *audit.Decision) egress.Verdict {
+	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
+		return v
+	}
+	if !q.Proven {
+		d.Why += "; no credential is presented: only over TLS whose client names the host"
+		return v
+	}
+	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q.Header)
+	if missing != "" {
+		d.Why += "; " + missing
+	}
+	d.Credential = strings.Join(names, ",")
+	if len(names) == 0 {
+		return v
+	}
+	f.mu.Lock()
+	r.names = names
+	f.mu.Unlock()
+	// The phase may have ended before it was known what the request carries.
+	if now := p.Rules(); now.Phase != rules.Phase && !p.granted(now.Phase, names) {
+		d.Credential = ""
+		v = egress.Verdict{Why: notGranted(names)}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+	}
+	return v
+}
+
+func (p *Proxy) granted(phase plan.Phase, names []string) bool {
+	return !slices.ContainsFunc(names, func(n string) bool { return !p.Presenter.Grants(phase, n) })
+}
+
+func notGranted(names []string) string {
+	return "the credential " + strings.Join(names, ", ") + " is not granted in this phase"
+}
