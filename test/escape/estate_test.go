@@ -59,7 +59,12 @@ func newEstate(t *testing.T, out *outside, user bool) *estate {
 	if err := os.WriteFile(canary, []byte("canary of the host"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w := world{Home: e.home, Canary: canary, Abstract: out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: out.segment}
+	for _, service := range []string{"vault", "setupv", "badv"} {
+		if _, _, err := e.kitboxIn(t.Context(), []byte(out.secret+"\n"), "secret", "set", service); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := world{Home: e.home, Secret: []byte(out.secret), Canary: canary, Abstract: out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: out.segment}
 	e.worlds[host] = w
 	for _, p := range []place{neighbour, plain, strong, rough} {
 		e.create(t, p, w)
@@ -99,7 +104,7 @@ func (e *estate) programs(t *testing.T) {
 		build("build", "-o", e.libexec+"/", "github.com/kitbox-dev/kitbox/cmd/kit-guest")
 	}
 	e.program = e.copy(t, "/proc/self/exe", "kitbox")
-	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, ""), "strong:1": fmt.Sprintf(kit, `{"type":"com.docker.sandbox/privileged@1"},`)} {
+	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit), "strong:1": fmt.Sprintf(kit, vaultKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
 		err := kittest.Push(t.Context(), e.home, kittest.Kit{Ref: ref, Descriptor: descriptor, Base: true,
 			Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}},
 			Files:  map[string]kittest.File{"/bin/" + attackerName: {Content: string(self), Mode: 0o755}}})
@@ -140,11 +145,11 @@ const (
 // later what was open then.
 const kit = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[%s
  {"type":"com.docker.sandbox/network-policy@2","config":{
-  "install":{"allow":["setup.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
-  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test",
+  "install":{"allow":["setup.test","setupv.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
+  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test","vault.test","badv.test","setupv.test",
    {"hosts":["bound.test","cl.test","te.test"],"methods":["GET","POST"],"paths":["/ok/**"]},
    {"hosts":["other.test"],"methods":["GET"],"paths":["/ok/**"]}]}}},
- {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done"}]}}]}`
+ {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done","env":["SETUP_TOKEN"]}]}}]}`
 
 // command is one of kitbox, of the estate's owner.
 func (e *estate) command(ctx context.Context, args ...string) *exec.Cmd {

@@ -84,6 +84,7 @@ type world struct {
 	Canary    string // a file on the host, for everybody to read
 	Abstract  string // an abstract socket on the host
 	Neighbour string // what the neighbour's server says
+	Secret    []byte // that the host keeps for this sandbox; JSON has it encoded, or the guest would have it from us
 	Segment   int    // key of shared memory on the host
 }
 

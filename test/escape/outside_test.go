@@ -50,6 +50,7 @@ type outside struct {
 	abstract string
 	segment  int
 	roots    string // file with who signs its certificates
+	secret   string // that the host keeps for its sandboxes
 
 	certificate tls.Certificate
 
@@ -118,7 +119,7 @@ func newOutside(t *testing.T) *outside {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	o := &outside{roots: filepath.Join(dir, "roots.pem"), more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
+	o := &outside{secret: "secret" + rand.Text(), roots: filepath.Join(dir, "roots.pem"), more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
 	everyAddress(t)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
@@ -286,9 +287,18 @@ func (o *outside) web(t *testing.T) {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			where := "at the web server as " + r.Method + " " + r.Host
 			o.record(where, []byte(r.RequestURI+" "+r.Host+" "+fmt.Sprint(r.Header)))
-			_, _ = io.Copy(io.Discard, r.Body)
+			body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+			o.proof(r, string(body))
 			if r.URL.Path == "/ok/redirect" {
-				http.Redirect(w, r, "http://"+deniedName+"/", http.StatusFound)
+				to := "http://" + deniedName + "/"
+				if r.URL.Query().Get("to") == "open" {
+					to = "https://" + openName + "/"
+				}
+				http.Redirect(w, r, to, http.StatusFound)
+				return
+			}
+			if r.Method == http.MethodTrace {
+				fmt.Fprintf(w, "%v\n", r.Header)
 				return
 			}
 			fmt.Fprintf(w, "served %s %s at %v\n", r.Method, r.Host, r.Context().Value(http.LocalAddrContextKey))
@@ -319,7 +329,7 @@ func authority(t *testing.T, roots string) tls.Certificate {
 	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "outside"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, "*.wild.test"}}
+		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, vaultName, setupVault, "*.wild.test"}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -328,72 +338,4 @@ func authority(t *testing.T, roots string) tls.Certificate {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// datagrams records UDP on the ports that attempts use.
-func (o *outside) datagrams(t *testing.T) {
-	for _, port := range []int{udpPort, 443, 67, 5353, 123, 4789} {
-		pc, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { pc.Close() })
-		go func() {
-			b := make([]byte, 64<<10)
-			for {
-				n, _, err := pc.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				o.record(fmt.Sprintf("as a datagram to port %d", port), b[:n])
-			}
-		}()
-	}
-	// Whatever else is in a packet of IP.
-	for _, p := range []struct{ family, proto int }{
-		{unix.AF_INET, unix.IPPROTO_ICMP}, {unix.AF_INET, unix.IPPROTO_IPIP}, {unix.AF_INET, unix.IPPROTO_GRE},
-		{unix.AF_INET, unix.IPPROTO_SCTP}, {unix.AF_INET, unix.IPPROTO_UDPLITE}, {unix.AF_INET, 253},
-		{unix.AF_INET6, unix.IPPROTO_ICMPV6}, {unix.AF_INET6, 253},
-	} {
-		fd, err := unix.Socket(p.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, p.proto)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := os.NewFile(uintptr(fd), "raw")
-		t.Cleanup(func() { f.Close() })
-		go func() {
-			b := make([]byte, 64<<10)
-			for {
-				n, err := f.Read(b)
-				if err != nil {
-					return
-				}
-				o.record(fmt.Sprintf("in a packet of protocol %d", p.proto), b[:n])
-			}
-		}()
-	}
-}
-
-// others are things of a host that have no address of the internet.
-func (o *outside) others(t *testing.T) {
-	l, err := net.Listen("unix", o.abstract)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
-	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o666)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
-	o.segment = id
 }
