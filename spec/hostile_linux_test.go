@@ -51,6 +51,7 @@ func hostile(size int) map[string]string {
 		"directives":        rep("%YAML 1.2\n"),
 		"documents":         rep("---\n"),
 		"comments":          rep("#\n"),
+		"long lines":        head + "licenses: [" + rep("\"é\",") + "\"é\"]\n",
 		"open quote":        "\"" + rep("\\n"),
 		"question marks":    rep("? "),
 		"colons":            rep(": "),
