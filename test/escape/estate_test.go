@@ -64,7 +64,11 @@ func newEstate(t *testing.T, out *outside, user bool) *estate {
 			t.Fatal(err)
 		}
 	}
-	w := world{Home: e.home, Secret: []byte(out.secret), Canary: canary, Abstract: out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: out.segment}
+	stored, err := digests(filepath.Join(e.home, "images/blobs/sha256"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := world{Home: e.home, Digests: stored, Secret: []byte(out.secret), Canary: canary, Abstract: out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: out.segment}
 	e.worlds[host] = w
 	for _, p := range []place{neighbour, plain, strong, rough} {
 		e.create(t, p, w)
@@ -104,7 +108,7 @@ func (e *estate) programs(t *testing.T) {
 		build("build", "-o", e.libexec+"/", "github.com/kitbox-dev/kitbox/cmd/kit-guest")
 	}
 	e.program = e.copy(t, "/proc/self/exe", "kitbox")
-	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit), "strong:1": fmt.Sprintf(kit, vaultKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
+	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit+grantKit), "strong:1": fmt.Sprintf(kit, vaultKit+grantKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
 		err := kittest.Push(t.Context(), e.home, kittest.Kit{Ref: ref, Descriptor: descriptor, Base: true,
 			Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}},
 			Files:  map[string]kittest.File{"/bin/" + attackerName: {Content: string(self), Mode: 0o755}}})

@@ -308,7 +308,7 @@ func (o *outside) web(t *testing.T) {
 			return &tls.Config{Certificates: []tls.Certificate{o.certificate}, NextProtos: []string{"h2", "http/1.1"}}, nil
 		}},
 	}
-	for _, addr := range []string{":80", ":8080", fmt.Sprintf("127.0.0.1:%d", loopPort), fmt.Sprintf("[::1]:%d", loopPort)} {
+	for _, addr := range []string{":80", ":8080", fmt.Sprintf("127.0.0.1:%d", loopPort), fmt.Sprintf("[::1]:%d", loopPort), fmt.Sprintf("127.0.0.1:%d", grantedUDP)} {
 		l := listen(t, addr)
 		go func() { _ = s.Serve(l) }()
 	}

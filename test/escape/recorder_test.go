@@ -11,7 +11,7 @@ import (
 
 // datagrams records UDP on the ports that attempts use.
 func (o *outside) datagrams(t *testing.T) {
-	for _, port := range []int{udpPort, 443, 67, 5353, 123, 4789} {
+	for _, port := range []int{udpPort, grantedUDP, loopPort, 443, 67, 5353, 123} {
 		pc, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
 		if err != nil {
 			t.Fatal(err)
