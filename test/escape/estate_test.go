@@ -19,25 +19,56 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
 )
 
-// An estate is a host with four sandboxes on it.
+// An estate is a host with four sandboxes on it, of root or of an ordinary user.
 type estate struct {
-	dir, home, libexec, roots string
-	out                       *outside
-	worlds                    map[place]world
+	dir, home, libexec, program string
+	user                        bool
+	out                         *outside
+	worlds                      map[place]world
 }
 
-func newEstate(t *testing.T) *estate {
+// An ordinary user, who exists in the mount namespace of these tests only.
+const userID, userName = 20001, "kitboxtest"
+
+func newEstate(t *testing.T, out *outside, user bool) *estate {
 	t.Helper()
-	e := &estate{dir: t.TempDir(), worlds: map[place]world{}}
-	e.home, e.roots = filepath.Join(e.dir, "home"), filepath.Join(e.dir, "roots.pem")
-	e.out = newOutside(t, e.dir, e.roots)
+	// Not below t.TempDir, which only root may enter.
+	dir, err := os.MkdirTemp("", "kitbox-escape-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	e := &estate{dir: dir, home: filepath.Join(dir, "home"), user: user, out: out, worlds: map[place]world{}}
 	e.programs(t)
+	if user {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := filepath.Walk(e.home, func(p string, _ os.FileInfo, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Lchown(p, userID, userID)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	canary := filepath.Join(e.dir, "canary")
 	if err := os.WriteFile(canary, []byte("canary of the host"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w := world{Home: e.home, Canary: canary, Abstract: e.out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: e.out.segment}
+	for _, service := range []string{"vault", "setupv", "badv"} {
+		if _, _, err := e.kitboxIn(t.Context(), []byte(out.secret+"\n"), "secret", "set", service); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored, err := digests(filepath.Join(e.home, "images/blobs/sha256"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := world{Home: e.home, Digests: stored, Secret: []byte(out.secret), Canary: canary, Abstract: out.abstract, Neighbour: "the neighbour says " + t.Name(), Segment: out.segment}
 	e.worlds[host] = w
 	for _, p := range []place{neighbour, plain, strong, rough} {
 		e.create(t, p, w)
@@ -67,11 +98,17 @@ func (e *estate) programs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if e.libexec = os.Getenv("KITBOX_LIBEXEC"); e.libexec == "" {
-		e.libexec = filepath.Join(e.dir, "libexec")
+	e.libexec = filepath.Join(e.dir, "libexec")
+	if err := os.Mkdir(e.libexec, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if from := os.Getenv("KITBOX_LIBEXEC"); from != "" {
+		e.copy(t, filepath.Join(from, "kit-guest"), "kit-guest")
+	} else {
 		build("build", "-o", e.libexec+"/", "github.com/kitbox-dev/kitbox/cmd/kit-guest")
 	}
-	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, ""), "strong:1": fmt.Sprintf(kit, `{"type":"com.docker.sandbox/privileged@1"},`)} {
+	e.program = e.copy(t, "/proc/self/exe", "kitbox")
+	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit+grantKit), "strong:1": fmt.Sprintf(kit, vaultKit+grantKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
 		err := kittest.Push(t.Context(), e.home, kittest.Kit{Ref: ref, Descriptor: descriptor, Base: true,
 			Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}},
 			Files:  map[string]kittest.File{"/bin/" + attackerName: {Content: string(self), Mode: 0o755}}})
@@ -79,6 +116,20 @@ func (e *estate) programs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// copy puts a program where everybody may run it.
+func (e *estate) copy(t *testing.T, from, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(e.libexec, name)
+	if err := os.WriteFile(to, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return to
 }
 
 // Names that the Kits below allow, and what answers under them.
@@ -98,11 +149,24 @@ const (
 // later what was open then.
 const kit = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[%s
  {"type":"com.docker.sandbox/network-policy@2","config":{
-  "install":{"allow":["setup.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
-  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test",
+  "install":{"allow":["setup.test","setupv.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
+  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test","vault.test","badv.test","setupv.test",
    {"hosts":["bound.test","cl.test","te.test"],"methods":["GET","POST"],"paths":["/ok/**"]},
    {"hosts":["other.test"],"methods":["GET"],"paths":["/ok/**"]}]}}},
- {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done"}]}}]}`
+ {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done","env":["SETUP_TOKEN"]}]}}]}`
+
+// command is one of kitbox, of the estate's owner.
+func (e *estate) command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, e.program, args...)
+	if e.user {
+		c = exec.CommandContext(ctx, "setpriv", append([]string{"--reuid", fmt.Sprint(userID), "--regid", fmt.Sprint(userID), "--clear-groups",
+			"--inh-caps=-all", "--bounding-set=-sys_resource", e.program}, args...)...)
+	}
+	c.Dir = e.dir
+	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.home, "USER=" + userName, "KITBOX_HOME=" + e.home, "KITBOX_LIBEXEC=" + e.libexec,
+		"KITBOX_UPSTREAM_CA=" + e.out.roots, "NO_COLOR=1"}
+	return c
+}
 
 // kitbox runs the command.
 func (e *estate) kitbox(ctx context.Context, args ...string) (string, int, error) {
@@ -110,10 +174,7 @@ func (e *estate) kitbox(ctx context.Context, args ...string) (string, int, error
 }
 
 func (e *estate) kitboxIn(ctx context.Context, stdin []byte, args ...string) (string, int, error) {
-	c := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	c.Args[0] = "kitbox"
-	c.Dir = e.dir
-	c.Env = append(os.Environ(), "KITBOX_HOME="+e.home, "KITBOX_LIBEXEC="+e.libexec, "KITBOX_UPSTREAM_CA="+e.roots, "NO_COLOR=1")
+	c := e.command(ctx, args...)
 	c.WaitDelay = 5 * time.Second
 	c.Stdin = bytes.NewReader(stdin)
 	var out, errs bytes.Buffer
@@ -171,9 +232,7 @@ func (e *estate) create(t *testing.T, p place, w world) {
 // background runs a kitbox command until the test ends and tells ready when it
 // has said something.
 func (e *estate) background(t *testing.T, ready chan<- error, args ...string) {
-	c := exec.Command("/proc/self/exe", args...)
-	c.Args[0] = "kitbox"
-	c.Env = append(os.Environ(), "KITBOX_HOME="+e.home, "KITBOX_LIBEXEC="+e.libexec)
+	c := e.command(context.Background(), args...)
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

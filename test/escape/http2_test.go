@@ -175,6 +175,9 @@ func http2Tricks() []attempt {
 		down("path-injection", "a path with the end of a line in it", "", func(m string) []field {
 			return http2Request("GET", clName, "/ok/x HTTP/1.1\r\nHost: x\r\n\r\nGET /secret/"+m, field{"x-a", "b"})
 		}),
+		down("space-in-path", "a target with a space in it, which ends it in HTTP/1", "", func(m string) []field {
+			return http2Request("GET", clName, "/ok/x?a HTTP/1.1 "+m)
+		}),
 		down("method-injection", "a method with a request in it", "", func(m string) []field {
 			return http2Request("GET /secret/"+m+" HTTP/1.1\r\nHost: "+clName+"\r\n\r\nGET", clName, "/ok/x")
 		}),

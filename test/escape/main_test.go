@@ -78,13 +78,15 @@ const attackerName = "attacker"
 type world struct {
 	Mark string // what must not arrive
 
-	Home      string // of kitbox, on the host
-	Keeper    int    // process of this sandbox's keeper, on the host
-	Guest     string // the guest's socket, on the host
-	Canary    string // a file on the host, for everybody to read
-	Abstract  string // an abstract socket on the host
-	Neighbour string // what the neighbour's server says
-	Segment   int    // key of shared memory on the host
+	Home      string   // of kitbox, on the host
+	Keeper    int      // process of this sandbox's keeper, on the host
+	Guest     string   // the guest's socket, on the host
+	Canary    string   // a file on the host, for everybody to read
+	Abstract  string   // an abstract socket on the host
+	Neighbour string   // what the neighbour's server says
+	Secret    []byte   // that the host keeps for this sandbox; JSON has it encoded, or the guest would have it from us
+	Digests   []string // of what is in the host's store
+	Segment   int      // key of shared memory on the host
 }
 
 // Ways for an attempt to end that say nothing about the sandbox.

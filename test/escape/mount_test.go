@@ -243,7 +243,7 @@ func interfaces() []attempt {
 		says("sockets", "what listens on the host, in /proc", within(func(*world) string { return port }, "/proc/net/tcp", "/proc/[0-9]*/net/tcp")),
 		says("sockets-by-netlink", "what listens on the host, by netlink", func(*world) error { return diagnosed(loopPort) }),
 		says("abstract-names", "the host's abstract sockets, in /proc", within(func(w *world) string { return w.Abstract }, "/proc/net/unix", "/proc/[0-9]*/net/unix")),
-		says("paths", "paths of the host, in the list of mounts", within(func(w *world) string { return filepath.Dir(w.Home) }, "/proc/self/mountinfo", "/proc/[0-9]*/mountinfo", "/proc/mounts")),
+		says("paths", "paths of the host, in the list of mounts", within(func(*world) string { return "/kitbox-" }, "/proc/self/mountinfo", "/proc/[0-9]*/mountinfo", "/proc/mounts")),
 		says("keepers", "the keeper's command line", within(func(w *world) string { return w.Home }, "/proc/[0-9]*/cmdline")),
 		says("addresses-of-the-kernel", "where the kernel's functions are", func(*world) error {
 			b, err := os.ReadFile("/proc/kallsyms")

@@ -49,6 +49,8 @@ type arrival struct{ mark, where string }
 type outside struct {
 	abstract string
 	segment  int
+	roots    string // file with who signs its certificates
+	secret   string // that the host keeps for its sandboxes
 
 	certificate tls.Certificate
 
@@ -107,14 +109,33 @@ func (o *outside) settle(quiet time.Duration) {
 }
 
 // newOutside turns the namespace of this process into an internet.
-func newOutside(t *testing.T, dir, roots string) *outside {
+func newOutside(t *testing.T) *outside {
 	t.Helper()
-	o := &outside{more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
+	dir, err := os.MkdirTemp("", "kitbox-outside-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := &outside{secret: "secret" + rand.Text(), roots: filepath.Join(dir, "roots.pem"), more: make(chan struct{}), abstract: "@kitbox-escape-canary"}
 	everyAddress(t)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n"} {
+	files := map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n"}
+	for name, line := range map[string]string{
+		"/etc/passwd": fmt.Sprintf("%s:x:%d:%d::/:/bin/sh\n", userName, userID, userID), "/etc/group": fmt.Sprintf("%s:x:%d:\n", userName, userID),
+		"/etc/subuid": userName + ":700000:65536\n", "/etc/subgid": userName + ":700000:65536\n",
+	} {
+		// Where there is none, nothing can be mounted over it, and users have
+		// no sandboxes.
+		if old, err := os.ReadFile(name); err == nil {
+			files[name] = string(old) + line
+		}
+	}
+	for name, content := range files {
 		file := filepath.Join(dir, filepath.Base(name))
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
@@ -124,7 +145,7 @@ func newOutside(t *testing.T, dir, roots string) *outside {
 		}
 		t.Cleanup(func() { unix.Unmount(name, unix.MNT_DETACH) })
 	}
-	o.certificate = authority(t, roots)
+	o.certificate = authority(t, o.roots)
 	o.resolver(t)
 	o.web(t)
 	o.victims(t)
@@ -266,9 +287,18 @@ func (o *outside) web(t *testing.T) {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			where := "at the web server as " + r.Method + " " + r.Host
 			o.record(where, []byte(r.RequestURI+" "+r.Host+" "+fmt.Sprint(r.Header)))
-			_, _ = io.Copy(io.Discard, r.Body)
+			body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+			o.proof(r, string(body))
 			if r.URL.Path == "/ok/redirect" {
-				http.Redirect(w, r, "http://"+deniedName+"/", http.StatusFound)
+				to := "http://" + deniedName + "/"
+				if r.URL.Query().Get("to") == "open" {
+					to = "https://" + openName + "/"
+				}
+				http.Redirect(w, r, to, http.StatusFound)
+				return
+			}
+			if r.Method == http.MethodTrace {
+				fmt.Fprintf(w, "%v\n", r.Header)
 				return
 			}
 			fmt.Fprintf(w, "served %s %s at %v\n", r.Method, r.Host, r.Context().Value(http.LocalAddrContextKey))
@@ -278,7 +308,7 @@ func (o *outside) web(t *testing.T) {
 			return &tls.Config{Certificates: []tls.Certificate{o.certificate}, NextProtos: []string{"h2", "http/1.1"}}, nil
 		}},
 	}
-	for _, addr := range []string{":80", ":8080", fmt.Sprintf("127.0.0.1:%d", loopPort), fmt.Sprintf("[::1]:%d", loopPort)} {
+	for _, addr := range []string{":80", ":8080", fmt.Sprintf("127.0.0.1:%d", loopPort), fmt.Sprintf("[::1]:%d", loopPort), fmt.Sprintf("127.0.0.1:%d", grantedUDP)} {
 		l := listen(t, addr)
 		go func() { _ = s.Serve(l) }()
 	}
@@ -299,7 +329,7 @@ func authority(t *testing.T, roots string) tls.Certificate {
 	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "outside"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, "*.wild.test"}}
+		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, vaultName, setupVault, "*.wild.test"}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -308,72 +338,4 @@ func authority(t *testing.T, roots string) tls.Certificate {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// datagrams records UDP on the ports that attempts use.
-func (o *outside) datagrams(t *testing.T) {
-	for _, port := range []int{udpPort, 443, 67, 5353, 123, 4789} {
-		pc, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { pc.Close() })
-		go func() {
-			b := make([]byte, 64<<10)
-			for {
-				n, _, err := pc.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				o.record(fmt.Sprintf("as a datagram to port %d", port), b[:n])
-			}
-		}()
-	}
-	// Whatever else is in a packet of IP.
-	for _, p := range []struct{ family, proto int }{
-		{unix.AF_INET, unix.IPPROTO_ICMP}, {unix.AF_INET, unix.IPPROTO_IPIP}, {unix.AF_INET, unix.IPPROTO_GRE},
-		{unix.AF_INET, unix.IPPROTO_SCTP}, {unix.AF_INET, unix.IPPROTO_UDPLITE}, {unix.AF_INET, 253},
-		{unix.AF_INET6, unix.IPPROTO_ICMPV6}, {unix.AF_INET6, 253},
-	} {
-		fd, err := unix.Socket(p.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, p.proto)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := os.NewFile(uintptr(fd), "raw")
-		t.Cleanup(func() { f.Close() })
-		go func() {
-			b := make([]byte, 64<<10)
-			for {
-				n, err := f.Read(b)
-				if err != nil {
-					return
-				}
-				o.record(fmt.Sprintf("in a packet of protocol %d", p.proto), b[:n])
-			}
-		}()
-	}
-}
-
-// others are things of a host that have no address of the internet.
-func (o *outside) others(t *testing.T) {
-	l, err := net.Listen("unix", o.abstract)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
-	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o666)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
-	o.segment = id
 }

@@ -67,6 +67,8 @@ func linger() int {
 	addr, err := resolve(setupName, "ip4")
 	uses["address"] = use{err, func(mark string) error { return fetch(addr.String(), 80, "/"+mark) }}
 	uses["name"] = use{fetch(setupName, 80, "/"), func(mark string) error { return fetch(setupName, 80, "/"+mark) }}
+	secretUse, secretErr := setupSecret()
+	uses["secret"] = use{secretErr, secretUse}
 
 	if err := os.WriteFile(lingersFile, nil, 0o600); err != nil {
 		return 1
@@ -186,6 +188,16 @@ func phases() []attempt {
 		left("upload", "a request of the install phase whose body goes on"),
 		left("silent", "a connection of the install phase on which nothing was said yet"),
 		left("address", "an address that was given out in the install phase"),
+		{name: "phase-secret", tries: "what stands for a secret of the install phase, on a connection of then", in: plain, at: plain, arrives: true,
+			attack: func(w *world) error {
+				r, err := remains("secret")(w)
+				if err == nil && r.Before != "" {
+					err = broken(errors.New(r.Before))
+				}
+				return err
+			},
+			// That the secret was put in then has been seen outside.
+			control: func(w *world) error { _, err := remains("secret")(w); return err }},
 		left("name", "a name that was allowed in the install phase"),
 	}
 }

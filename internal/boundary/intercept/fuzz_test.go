@@ -5,15 +5,20 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
@@ -77,48 +82,136 @@ func FuzzFraming(f *testing.F) {
 	s := intercept.New(func(string) (*tls.Certificate, error) { return nil, errors.New("no TLS here") }, nil)
 	f.Cleanup(s.Close)
 	f.Fuzz(func(t *testing.T, said []byte) {
-		var mu sync.Mutex
-		var judged []string
-		var hosts []*heard
-		var done sync.WaitGroup
-		client, inner := net.Pipe()
-		sess := &intercept.Session{Client: inner, Host: host, Port: 80,
-			Dial: func(context.Context) (net.Conn, error) {
-				ours, theirs := net.Pipe()
-				h := &heard{Conn: theirs}
-				mu.Lock()
-				hosts = append(hosts, h)
-				mu.Unlock()
-				done.Add(1)
-				go h.serve(&done)
-				return ours, nil
-			},
-			Begin: func(_ context.Context, r intercept.Request, _ func(error)) (egress.Verdict, func()) {
-				if !strings.HasPrefix(r.Path, "/ok") {
-					return egress.Verdict{Why: "not there"}, nil
-				}
-				mu.Lock()
-				judged = append(judged, r.Method+" "+r.Path)
-				mu.Unlock()
-				return egress.Verdict{Allow: true}, func() {}
-			},
-			Refuse: func(string, string, string, string) {},
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		over := make(chan struct{})
-		go func() { defer close(over); s.Serve(ctx, sess); inner.Close() }()
-		go io.Copy(io.Discard, client)
-		client.SetWriteDeadline(time.Now().Add(2 * time.Second))
-		client.Write(said)
-		client.Close()
-		<-over
-		done.Wait()
-		for _, h := range hosts {
-			if why := strict(h.said.Bytes(), judged); why != "" {
-				t.Fatalf("%s\nsaid %q\nleft %q\njudged %q", why, said, h.said.Bytes(), judged)
+		through(t, s, 80, func(c net.Conn) net.Conn { return c }, func(c net.Conn) {
+			go io.Copy(io.Discard, c)
+			c.Write(said)
+		})
+	})
+}
+
+// through has act talk to a host through s, and judges what has left.
+func through(t *testing.T, s *intercept.Server, port uint16, server func(net.Conn) net.Conn, act func(net.Conn)) {
+	var mu sync.Mutex
+	var judged []string
+	var hosts []*heard
+	var done sync.WaitGroup
+	client, inner := net.Pipe()
+	sess := &intercept.Session{Client: inner, Host: host, Port: port,
+		Dial: func(context.Context) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			h := &heard{Conn: server(theirs)}
+			mu.Lock()
+			hosts = append(hosts, h)
+			mu.Unlock()
+			done.Add(1)
+			go h.serve(&done)
+			return ours, nil
+		},
+		Begin: func(_ context.Context, r intercept.Request, _ func(error)) (egress.Verdict, func()) {
+			if !strings.HasPrefix(r.Path, "/ok") {
+				return egress.Verdict{Why: "not there"}, nil
 			}
+			mu.Lock()
+			judged = append(judged, r.Method+" "+r.Path)
+			mu.Unlock()
+			return egress.Verdict{Allow: true}, func() {}
+		},
+		Refuse: func(string, string, string, string) {},
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	over := make(chan struct{})
+	go func() { defer close(over); s.Serve(ctx, sess); inner.Close() }()
+	client.SetDeadline(time.Now().Add(2 * time.Second))
+	act(client)
+	client.Close()
+	<-over
+	done.Wait()
+	for _, h := range hosts {
+		if why := strict(h.said.Bytes(), judged); why != "" {
+			t.Fatalf("%s\nleft %q\njudged %q", why, h.said.Bytes(), judged)
 		}
+	}
+}
+
+// FuzzDowngrade sends fields of HTTP/2, in which no byte ends a line, to a host
+// that speaks HTTP/1.
+func FuzzDowngrade(f *testing.F) {
+	for _, s := range [][6]string{
+		{"GET", host, "/ok", "a", "b", ""}, {"POST", host, "/ok", "content-length", "0", "GET /no HTTP/1.1\r\n\r\n"},
+		{"GET", host, "/ok", "a", "b\r\n\r\nGET /no HTTP/1.1\r\nHost: x", ""}, {"GET", host, "/ok", "a: b\r\nc", "d", ""},
+		{"GET", host, "/ok HTTP/1.1\r\nX: y\r\n\r\nGET /no", "a", "b", ""}, {"GET /no HTTP/1.1\r\n\r\nGET", host, "/ok", "a", "b", ""},
+		{"POST", host, "/ok", "transfer-encoding", "chunked", "0\r\n\r\nGET /no"}, {"POST", host, "/ok", "transfer_encoding", "chunked", "0\r\n\r\nx"},
+		{"GET", "other.example", "/ok", "host", host, ""}, {"GET", host, "/ok", "host", "other.example", ""},
+		{"GET", host, "http://other.example/ok", "a", "b", ""}, {"CONNECT", host, "/ok", ":protocol", "websocket", ""},
+		{"GET", host, "/ok", "connection", "upgrade", ""}, {"GET", host, "/ok", "te", "trailers", ""}, {"OPTIONS", host, "*", "a", "b", ""},
+		{"POST", host, "/ok", "content-length", "5", "hello"}, {"POST", host, "/ok?a b", "expect", "100-continue", "hello"}, {"GET", host, "/ok", ":path", "/no", ""},
+	} {
+		f.Add(s[0], s[1], s[2], s[3], s[4], s[5])
+	}
+	origin := httptest.NewUnstartedServer(nil)
+	origin.StartTLS()
+	f.Cleanup(origin.Close)
+	pair := origin.TLS.Certificates[0]
+	roots := x509.NewCertPool()
+	roots.AddCert(origin.Certificate())
+	s := intercept.New(func(string) (*tls.Certificate, error) { return &pair, nil }, roots)
+	f.Cleanup(s.Close)
+	f.Fuzz(func(t *testing.T, method, authority, path, name, value, body string) {
+		server := func(c net.Conn) net.Conn { return tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}}) }
+		through(t, s, 443, server, func(c net.Conn) {
+			client := tls.Client(c, &tls.Config{RootCAs: roots, ServerName: host, NextProtos: []string{"h2"}})
+			if err := client.Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(client, http2.ClientPreface)
+			fr := http2.NewFramer(client, client)
+			fr.AllowIllegalWrites = true
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				for {
+					x, err := fr.ReadFrame()
+					if err != nil {
+						return
+					}
+					switch x := x.(type) {
+					case *http2.RSTStreamFrame, *http2.GoAwayFrame:
+						return
+					case *http2.SettingsFrame:
+					default:
+						if x.Header().StreamID == 3 && x.Header().Flags.Has(http2.FlagDataEndStream) {
+							return
+						}
+					}
+				}
+			}()
+			fr.WriteSettings()
+			var block bytes.Buffer
+			enc := hpack.NewEncoder(&block)
+			for i, fields := range [][][2]string{
+				{{":method", method}, {":scheme", "https"}, {":authority", authority}, {":path", path}, {name, value}},
+				{{":method", "GET"}, {":scheme", "https"}, {":authority", host}, {":path", "/ok/second"}},
+			} {
+				block.Reset()
+				for _, x := range fields {
+					enc.WriteField(hpack.HeaderField{Name: x[0], Value: x[1]})
+				}
+				if block.Len() > 16<<10 || len(body) > 16<<10 {
+					break // more than a frame
+				}
+				id := uint32(2*i + 1)
+				bodied := i == 0 && body != ""
+				fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: !bodied})
+				if bodied {
+					fr.WriteData(id, true, []byte(body))
+				}
+			}
+			select {
+			case <-answered:
+			case <-time.After(time.Second):
+			}
+		})
 	})
 }
 
@@ -181,7 +274,7 @@ func strict(b []byte, judged []string) string {
 
 // same reports whether a Host header names the host, in any spelling.
 func same(header string) bool {
-	h, err := egress.ParseHost(strings.TrimSuffix(header, ":80"))
+	h, err := egress.ParseHost(strings.TrimSuffix(strings.TrimSuffix(header, ":80"), ":443"))
 	return err == nil && h.String() == host
 }
 

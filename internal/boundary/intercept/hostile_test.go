@@ -253,3 +253,88 @@ func (e endless) Read(p []byte) (int, error) {
 	e.taken.Add(int64(len(p)))
 	return len(p), e.ctx.Err()
 }
+
+// TestAnswersThatNobodyTakesAreBounded has a host that sends, and clients that do
+// not read.
+func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
+	const conns, streams = 4, 40
+	var sent atomic.Int64
+	b := start(t, true, func(w http.ResponseWriter, r *http.Request) {
+		p := make([]byte, 64<<10)
+		for r.Context().Err() == nil {
+			n, err := w.Write(p)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range conns {
+		c, err := tls.Dial("tcp", b.addr, &tls.Config{RootCAs: b.roots, ServerName: host, NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, http2.ClientPreface)
+		f := http2.NewFramer(c, c)
+		f.WriteSettings()
+		var block bytes.Buffer
+		enc := hpack.NewEncoder(&block)
+		for i := range streams {
+			block.Reset()
+			for _, x := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", host}, {":path", "/x"}} {
+				enc.WriteField(hpack.HeaderField{Name: x[0], Value: x[1]})
+			}
+			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for last := int64(-1); last != sent.Load() || last < 1<<20; time.Sleep(300 * time.Millisecond) {
+		last = sent.Load()
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	per := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / conns
+	t.Logf("%d KiB for each connection, with client and host", per>>10)
+	if per > 24<<20 {
+		t.Errorf("%d KiB are held for each connection", per>>10)
+	}
+}
+
+// TestMalformedTLSEndsItsConnectionOnly changes each part of a hello.
+func TestMalformedTLSEndsItsConnectionOnly(t *testing.T) {
+	intercept.SetTimes(t, 200*time.Millisecond)
+	b := start(t, true, func(http.ResponseWriter, *http.Request) {})
+	good := hello(t)
+	var wg sync.WaitGroup
+	limit := make(chan struct{}, 16)
+	for i := 0; i < len(good); i += 7 {
+		wg.Add(1)
+		limit <- struct{}{}
+		go func() {
+			defer wg.Done()
+			defer func() { <-limit }()
+			c, err := net.Dial("tcp", b.addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			bad := bytes.Clone(good)
+			bad[i] ^= 0xff
+			c.Write(bad)
+			var late net.Error
+			if _, err := io.Copy(io.Discard, c); errors.As(err, &late) && late.Timeout() {
+				t.Errorf("with another byte %d the connection stays", i)
+			}
+		}()
+	}
+	wg.Wait()
+	if r, err := b.client(true).Get(b.url("/x")); body(t, r, err) != "" || r.StatusCode != http.StatusOK {
+		t.Errorf("after all that: %v", r.Status)
+	}
+}

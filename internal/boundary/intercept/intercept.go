@@ -149,8 +149,10 @@ type state struct {
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
 
+	gone <-chan struct{} // closed when the client is
+
 	mu       sync.Mutex
-	requests int           // being carried; guarded by mu
+	requests int           // being carried, and connections being made for them; guarded by mu
 	over     bool          // no more are; guarded by mu
 	idle     chan struct{} // closed when over and none is left
 }
@@ -172,6 +174,27 @@ func (st *state) leave() {
 	if st.requests--; st.over && st.requests == 0 {
 		close(st.idle)
 	}
+}
+
+// dial connects to the host, for as long as there is a client: the transport goes
+// on with what a request that has ended began.
+func (st *state) dial(ctx context.Context) (net.Conn, error) {
+	if !st.enter() {
+		return nil, net.ErrClosed
+	}
+	defer st.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-st.gone:
+			cancel()
+		case <-done:
+		}
+	}()
+	return st.Dial(ctx)
 }
 
 // end waits for the requests that are left.
@@ -230,6 +253,7 @@ func (s *Server) Serve(ctx context.Context, sess *Session) {
 	defer context.AfterFunc(ctx, func() { sess.Client.Close() })()
 	st := &state{Session: sess, idle: make(chan struct{})}
 	w := newWire(sess.Client, st)
+	st.gone = w.gone
 	sess.Client.SetReadDeadline(time.Now().Add(helloTime))
 	first, err := w.r.Peek(1)
 	if err != nil {
@@ -349,7 +373,7 @@ func (s *Server) prepare(st *state, http2 bool) {
 		st.authority = fmt.Sprintf("%s:%d", host, st.Port)
 	}
 	st.transport = &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return st.Dial(ctx) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return st.dial(ctx) },
 		TLSClientConfig:        &tls.Config{RootCAs: s.roots, ServerName: st.Host, ClientSessionCache: s.tls},
 		TLSHandshakeTimeout:    15 * time.Second,
 		ExpectContinueTimeout:  10 * time.Second,

@@ -102,6 +102,8 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 }
 
 func (b *bound) session(c net.Conn) *intercept.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -601,6 +603,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		got, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.URL.RequestURI(), r.Method, got)
 	})
+	b.mu.Lock()
 	b.take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
 		if r.URL.Path != "/taken" {
 			return false
@@ -620,6 +623,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		io.WriteString(w, "answered: "+string(got))
 		return true
 	}
+	b.mu.Unlock()
 	r, err := b.client(false).Get(b.url("/taken"))
 	if got := body(t, r, err); got != "answered: example.com /taken?q=1 POST mine" {
 		t.Errorf("%q", got)

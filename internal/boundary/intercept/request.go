@@ -84,6 +84,10 @@ func (st *state) fault(r *http.Request) string {
 	case r.URL.IsAbs() || !strings.HasPrefix(r.RequestURI, "/"):
 		return "only the path of a request may stand in its first line; no proxy is here"
 	}
+	if strings.ContainsFunc(r.RequestURI, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		// HTTP/2 lets it through, and in HTTP/1 it ends the target.
+		return "the target of the request has a space or a control character"
+	}
 	if why := st.foreign(r.Host); why != "" {
 		return why
 	}
