@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/retry"
 
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/internal/upstream"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -217,7 +219,12 @@ func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, 
 // repository prepares access to r with the logins that docker has, if any.
 func repository(r registry.Reference) (*remote.Repository, error) {
 	repo := &remote.Repository{Reference: r, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}
+	proxies, err := upstream.FromEnv(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = proxies.Chooser().Request
 	transport.ResponseHeaderTimeout = 60 * time.Second
 	client := &auth.Client{Client: &http.Client{Transport: retry.NewTransport(idleTransport{transport, idle})}, Cache: auth.NewCache()}
 	client.SetUserAgent("kitbox")

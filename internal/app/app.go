@@ -29,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store"
+	"github.com/kitbox-dev/kitbox/internal/upstream"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -98,6 +99,10 @@ func newEngine() (*engine.Engine, error) {
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
 		Registry:     egress.RegistryAlias,
+		Upstream: func() (*plan.Upstream, error) {
+			s, err := upstream.FromEnv(os.Getenv)
+			return s.Public(), err
+		},
 		Login:        func(ctx context.Context, registry string) error { return presentable(ctx, docker, registry) },
 		DockerConfig: docker,
 		Unenforced: func(l plan.Limits) []string {

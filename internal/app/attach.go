@@ -150,7 +150,7 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	}
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
 		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters})
+		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters, Upstream: through(p.Egress.Upstream, roots)})
 	if err != nil {
 		names.close()
 		if kits != nil {
