@@ -55,29 +55,33 @@ type Kit struct {
 
 // A Plan is what a creation grants and does, in the terms a user decides by.
 type Plan struct {
-	Name        string         `json:"name"`
-	Kits        []Kit          `json:"kits"`
-	Network     []NetworkGrant `json:"network"`
-	DenyAll     bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
-	Routes      []Route        `json:"routes,omitempty"`
-	Proxies     []string       `json:"proxies,omitempty"` // through which the outside is reached, without logins
-	Storage     []Storage      `json:"storage"`
-	HostMounts  []HostMount    `json:"hostMounts,omitempty"`
-	Privileged  bool           `json:"privileged,omitzero"`  // root inside has every capability of Linux within the sandbox
-	LongRunning bool           `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
-	IdleMs      int64          `json:"idleMs"`               // it is stopped after this long without a session; 0: never
-	Ports       []PortGrant    `json:"ports,omitempty"`
-	HostPorts   []HostPort     `json:"hostPorts,omitempty"`
-	Registry    []string       `json:"registry,omitempty"` // Kits that ask for the registry of Kits
-	Logins      []Login        `json:"logins,omitempty"`
-	Limits      []Bound        `json:"limits,omitempty"`
-	Workspace   *Workspace     `json:"workspace,omitempty"`
-	Hooks       []Hook         `json:"hooks"`
-	Files       []string       `json:"files"` // paths written at every start
-	Launch      []string       `json:"launch"`
-	User        string         `json:"user"`
-	Dir         string         `json:"dir"`
-	Skipped     []Skipped      `json:"skipped"`
+	Name    string         `json:"name"`
+	Kits    []Kit          `json:"kits"`
+	Network []NetworkGrant `json:"network"`
+	DenyAll bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
+	Routes  []Route        `json:"routes,omitempty"`
+	Proxies []string       `json:"proxies,omitempty"` // through which the outside is reached, without logins
+
+	// Credentials are what the boundary presents in the sandbox's name.
+	Credentials []CredentialGrant `json:"credentials,omitempty"`
+
+	Storage     []Storage   `json:"storage"`
+	HostMounts  []HostMount `json:"hostMounts,omitempty"`
+	Privileged  bool        `json:"privileged,omitzero"`  // root inside has every capability of Linux within the sandbox
+	LongRunning bool        `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
+	IdleMs      int64       `json:"idleMs"`               // it is stopped after this long without a session; 0: never
+	Ports       []PortGrant `json:"ports,omitempty"`
+	HostPorts   []HostPort  `json:"hostPorts,omitempty"`
+	Registry    []string    `json:"registry,omitempty"` // Kits that ask for the registry of Kits
+	Logins      []Login     `json:"logins,omitempty"`
+	Limits      []Bound     `json:"limits,omitempty"`
+	Workspace   *Workspace  `json:"workspace,omitempty"`
+	Hooks       []Hook      `json:"hooks"`
+	Files       []string    `json:"files"` // paths written at every start
+	Launch      []string    `json:"launch"`
+	User        string      `json:"user"`
+	Dir         string      `json:"dir"`
+	Skipped     []Skipped   `json:"skipped"`
 
 	// BuildNetwork is what RUN steps could reach while the Kits were built;
 	// empty: nothing.

@@ -20,12 +20,14 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/boundary/credential"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/registry"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 )
 
 // namesFile remembers which name got which synthetic address, so that addresses
@@ -73,6 +75,7 @@ type attacher struct {
 	home      string
 	authority string // directory of the home's authority
 	roots     string // file; empty: the system's alone
+	secrets   *vault.Vault
 }
 
 // leaf opens the authority when it is first needed: most sandboxes never do.
@@ -122,6 +125,10 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
+	presenter, err := a.presenter(p)
+	if err != nil {
+		return nil, err
+	}
 	names, err := openNames(filepath.Join(dir, namesFile))
 	if err != nil {
 		return nil, err
@@ -134,6 +141,9 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	var presenters proxy.Presenters
 	if docker != nil {
 		presenters = append(presenters, docker)
+	}
+	if presenter != nil {
+		presenters = append(presenters, presenter)
 	}
 	leaf := a.leaf()
 	var up atomic.Pointer[control.Boundary]
@@ -160,6 +170,14 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	}
 	up.Store(b)
 	return boundary{b, names, services, kits}, nil
+}
+
+// presenter presents the credentials of p; nil when it has none.
+func (a attacher) presenter(p *plan.Plan) (proxy.Presenter, error) {
+	if len(p.Credentials) == 0 {
+		return nil, nil
+	}
+	return credential.New(p.Credentials, &credential.Wallet{Vault: a.secrets, Sandbox: p.Name})
 }
 
 // boundary is a [control.Boundary] as the keeper wants it.

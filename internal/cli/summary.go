@@ -59,6 +59,16 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 			line("network", phase+": nothing")
 		}
 	}
+	for _, c := range g.Credentials {
+		text := c.Service + ": " + strings.Join(c.Phases, " and ")
+		if len(c.Hosts) > 0 {
+			text += ", presented to " + strings.Join(c.Hosts, ", ")
+		}
+		if c.Variable != "" {
+			text += "; " + c.Variable + " stands for it"
+		}
+		line("credential", text)
+	}
 	for _, r := range g.Routes {
 		line("route", r.Name+" dials "+r.Addr)
 	}
@@ -168,6 +178,8 @@ func boundText(limit string, amount int64) string {
 		return fmt.Sprintf("%g cores", float64(amount)/1000)
 	case "memory":
 		return bytesText(amount) + " of memory"
+	case "disk":
+		return bytesText(amount) + " of disk"
 	}
 	return fmt.Sprintf("%d %s", amount, limit)
 }

@@ -372,8 +372,16 @@ func launch(config ocispec.ImageConfig, im handler.Image, env map[string]string)
 // selectFrom asks the handlers about every entry.
 func (e *Engine) selectFrom(ctx context.Context, s *handler.Scene, kits []resolve.Kit) (*resolve.Selection, error) {
 	var host error // a handler could not read the host, which is no refusal
-	sel, err := resolve.Select(kits, resolve.SelectorFunc(func(_ resolve.Operation, _ spec.Descriptor, r capability.Request) (bool, string) {
-		err := e.handlers.Accept(ctx, s, capability.Contribution{Request: r})
+	sel, err := resolve.Select(kits, resolve.SelectorFunc(func(_ resolve.Operation, d spec.Descriptor, r capability.Request) (bool, string) {
+		// Whose entry it is follows from where the entries lie: two Kits
+		// may say the same, and their descriptors are still two.
+		kit := ""
+		for _, k := range kits {
+			if len(d.Capabilities) > 0 && len(k.Descriptor.Capabilities) > 0 && &d.Capabilities[0] == &k.Descriptor.Capabilities[0] {
+				kit = k.Ref
+			}
+		}
+		err := e.handlers.Accept(ctx, s, capability.Contribution{Kit: kit, Request: r})
 		if err == nil {
 			return true, ""
 		}

@@ -64,6 +64,9 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 			}
 		}
 	}
+	for _, c := range p.Credentials {
+		d.Credentials = append(d.Credentials, presented(c))
+	}
 	for _, v := range p.Volumes {
 		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Transient: v.Transient, Note: v.Note}
 		if v.SizeBytes != nil {

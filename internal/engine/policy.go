@@ -11,7 +11,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -201,8 +201,8 @@ func (e *Engine) enforce(ctx context.Context, names []string) error {
 			if err != nil {
 				return // removed since
 			}
-			err = keeper.Client{Dir: sb.Dir()}.Reload(bound)
-			if err != nil && !errors.Is(err, keeper.ErrNone) {
+			err = link.Client{Dir: sb.Dir()}.Reload(bound)
+			if err != nil && !errors.Is(err, link.ErrNone) {
 				errs[i] = fmt.Errorf("sandbox %s: the rules are recorded and not in force there: %w; 'kitbox stop %s' cuts it off", name, err, name)
 			}
 		})

@@ -54,7 +54,7 @@ func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error
 	if err != nil {
 		return err
 	}
-	needed := inspected(p.Egress.Rules) || inspected(global) || p.Registry != nil || len(p.DockerAuth) > 0
+	needed := inspected(p.Egress.Rules) || inspected(global) || p.Registry != nil || len(p.DockerAuth) > 0 || len(p.Credentials) > 0
 	if e.c.Authority == nil {
 		if !needed {
 			return nil

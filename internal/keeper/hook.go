@@ -68,8 +68,9 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 }
 
 func (k *Keeper) hookCommand(ctx context.Context, h plan.Hook, out *tail) (int, error) {
-	return k.Guest.Run(ctx, Command{Args: h.Argv, User: HookUser(h, k.Plan.Launch), Dir: k.Plan.Launch.Dir,
-		Env: HookEnv(h, k.Plan.Launch, k.Plan.Machine.Hostname)}, out)
+	l := k.Plan.Launch
+	l.Env = k.Plan.Environ(h.Phase)
+	return k.Guest.Run(ctx, Command{Args: h.Argv, User: HookUser(h, l), Dir: l.Dir, Env: HookEnv(h, l, k.Plan.Machine.Hostname)}, out)
 }
 
 // runBackground runs a hook that the boot does not wait for. It ends with the

@@ -30,6 +30,10 @@ type Plan struct {
 	Launch  Launch    `json:"launch"`
 	Skipped []Skipped `json:"skipped"` // optional requests that were not granted
 
+	// Credentials are presented by the boundary. What else holds in a phase
+	// is in [Plan.Environ].
+	Credentials []Credential `json:"credentials,omitempty"`
+
 	// Ports are published on the loopback of the host.
 	Ports []Port `json:"ports,omitempty"`
 
@@ -274,7 +278,8 @@ type Identity struct {
 type Volume struct {
 	Path      string   `json:"path"`                // cleaned, in the machine
 	Kits      []string `json:"kits"`                // who asks for it
-	Source    string   `json:"source,omitempty"`    // host directory of the data; empty for tmpfs
+	Source    string   `json:"source,omitempty"`    // host directory, or file if Bounded, of the data; empty for tmpfs
+	Bounded   bool     `json:"bounded,omitempty"`   // no more fits in than SizeBytes, which is stated; not of tmpfs, which always is
 	Tmpfs     bool     `json:"tmpfs,omitempty"`     // memory, gone at stop
 	SizeBytes *int64   `json:"sizeBytes,omitempty"` // nil: not stated
 	Mode      *uint32  `json:"mode,omitempty"`      // of fresh storage; nil: not stated

@@ -71,6 +71,7 @@ type Limits struct {
 	// [proxy.Proxy.MaxFlows], or less if the process may not open as many
 	// descriptors.
 	Flows        int
+	Inspected    int           // of them, that are looked into; see [proxy.Proxy.MaxInspected]
 	Names        int           // synthetic names; see [dns.NewTable]
 	DNSPerSecond int           // see [dns.Server.PerSecond]
 	DialTimeout  time.Duration // see [proxy.Proxy.DialTimeout]
@@ -231,7 +232,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	b.proxy = &proxy.Proxy{
 		Rules: func() proxy.Rules { return *b.rules.Load() },
 		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
-		MaxFlows: flows, DialTimeout: c.Limits.DialTimeout,
+		MaxFlows: flows, MaxInspected: c.Limits.Inspected, DialTimeout: c.Limits.DialTimeout,
 		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Upstream: c.Upstream, Presenter: c.Presenter,
 	}
 	b.udp = &datagram.Server{Rules: b.phaseAndPolicy, Dial: c.service, Log: b.log}

@@ -141,3 +141,39 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	}
 	return p.Masked(), nil
 }
+
+// A Matcher says which names a pattern covers, whoever allows them. Its zero
+// value covers none.
+type Matcher struct{ p pattern }
+
+// ParseMatcher reads a pattern of names: one name, or all with one label or any
+// number of them before a domain, at one port or all. What covers addresses, or
+// every name there is, is an error.
+func ParseMatcher(s string) (Matcher, error) {
+	p, err := parsePattern(s)
+	if err != nil {
+		return Matcher{}, err
+	}
+	switch p.scope {
+	case anything:
+		return Matcher{}, fmt.Errorf("pattern %s: covers every name there is", quote(s))
+	case network:
+		return Matcher{}, fmt.Errorf("pattern %s: is an address, and TLS names hosts", quote(s))
+	}
+	return Matcher{p}, nil
+}
+
+// Matches reports whether m covers name, which is in its one spelling, at port.
+func (m Matcher) Matches(name string, port uint16) bool {
+	if m.p.name == "" || m.p.port != 0 && m.p.port != port {
+		return false
+	}
+	if m.p.scope == exact {
+		return name == m.p.name
+	}
+	first, ok := strings.CutSuffix(name, "."+m.p.name)
+	return ok && first != "" && (m.p.scope == anyLabel || !strings.Contains(first, "."))
+}
+
+// Port returns the port that m is about; 0: every one.
+func (m Matcher) Port() uint16 { return m.p.port }

@@ -28,13 +28,24 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
+// How long one client may take. Tests have less time.
+var (
+	helloTime  = 30 * time.Second // from the first byte expected to the end of a handshake
+	headerTime = 30 * time.Second // for the headers of a request
+)
+
 // Bounds of what one client can hold.
 const (
-	helloTime      = 30 * time.Second // from the first byte expected to the end of a handshake
-	headerTime     = 30 * time.Second // for the headers of a request
 	idleTime       = 10 * time.Minute // between requests
 	maxHeaderBytes = 256 << 10
 	maxSniff       = 64 // longer than every method
+
+	// What is on its way within HTTP/2 is held here when one side sends and
+	// the other does not take it. The sandbox is near, so a megabyte keeps an
+	// upload going; what a host sends may have been under way for 100 ms.
+	uploadWindow   = 1 << 20
+	streamWindow   = 1 << 20
+	downloadWindow = 8 << 20
 )
 
 // A Session is one connection from the sandbox. All fields that
@@ -115,9 +126,7 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, stateKey{}, stateOf(c))
 		},
-		// Larger windows than the default: an upload must not wait for
-		// the round trip of a megabyte.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: 4 << 20, MaxReceiveBufferPerStream: 2 << 20},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 	}
 	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
 	return s
@@ -353,6 +362,7 @@ func (s *Server) prepare(st *state, http2 bool) {
 		// The host is spoken to as the client speaks: an upgrade needs
 		// HTTP/1.1, and gRPC needs HTTP/2.
 		Protocols: new(http.Protocols),
+		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: downloadWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)

@@ -521,6 +521,8 @@ func TestWhatIsNoOrdinaryRequestIsRefused(t *testing.T) {
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n":                                                   "403",
 			"POST /x HTTP/1.1\r\nHost: example.com\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n":                                                       "403",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: gzip\r\n\r\n":                                                                          "501",
+			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 3\r\nTransfer-Encoding_: chunked\r\n\r\nabc":                                             "403",
+			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 3\r\nCONTENT_LENGTH: 0\r\n\r\nabc":                                                       "403",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nX : y\r\n\r\n":                                                                                            "400",
 			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef":                                                    "400",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nA: " + strings.Repeat("x", 1<<20) + "\r\n\r\n":                                                            "431",

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/handler/dockerauth"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostport"
@@ -30,6 +31,14 @@ type Host struct {
 	// are none.
 	HostMount func(identity, path string) (handle, dir string)
 
+	// Secret says what is stored for a service, asked for by a Kit of this
+	// identity in a sandbox of this name; nil: nothing is.
+	Secret func(service, identity, sandbox string) (credential.Form, error)
+
+	// Domain judges a pattern of hosts that secrets would be sent to; nil
+	// accepts all.
+	Domain func(pattern string) error
+
 	// Capabilities are all that root inside can be given; none: there is no
 	// privileged mode.
 	Capabilities []string
@@ -53,6 +62,7 @@ func Handlers(h Host) handler.List {
 	return handler.List{
 		&sbx.Handler{},
 		&networkpolicy.Handler{Check: h.Rule},
+		&credential.Handler{Stored: h.Secret, Domain: h.Domain},
 		&resources.Handler{Host: h.Resources},
 		&volume.Handler{Storage: h.Storage},
 		&hostmount.Handler{Place: h.HostMount},

@@ -1,0 +1,128 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret"
+	"github.com/kitbox-dev/kitbox/internal/secret/helper"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
+)
+
+// A Wallet is the [Source] of one sandbox. It looks into the vault for every
+// request, so that a secret which is changed or taken back is so for the next
+// request, whoever did it; it keeps nothing but the tokens of helpers. Set its
+// fields before the first call.
+type Wallet struct {
+	Vault   *vault.Vault
+	Sandbox string // name
+
+	// Run runs a helper. Nil: [helper.Run].
+	Run func(ctx context.Context, h vault.Helper) (helper.Token, error)
+
+	mu      sync.Mutex
+	helpers map[source]*purse // guarded by mu
+}
+
+// A source is one secret as it was set once.
+type source struct {
+	service string
+	scope   vault.Scope
+	set     int64 // nanoseconds
+}
+
+// A purse holds the token of a helper. mu is held while the helper runs, so that
+// a hundred requests run it once.
+type purse struct {
+	mu     chan struct{} // a lock that can be given up; holds one value while free
+	token  helper.Token  // guarded by mu
+	failed error         // guarded by mu; of the last run
+	again  time.Time     // guarded by mu; not before this after a failure
+}
+
+// retry is how long a helper that failed is left alone.
+const retry = 5 * time.Second
+
+// early is how long before its end a token is replaced, at most: clocks differ,
+// and a request takes its time.
+const early = time.Minute
+
+// Token implements [Source].
+func (w *Wallet) Token(ctx context.Context, c plan.Credential) (secret.Value, error) {
+	e, s, err := w.Vault.Find(c.Service, c.Identity, w.Sandbox)
+	if err != nil {
+		return secret.Value{}, err
+	}
+	switch {
+	case s.Helper != nil:
+		return w.ask(ctx, e, *s.Helper)
+	case s.Tokens != nil:
+		return s.Tokens.Access, nil
+	}
+	return s.Value, nil
+}
+
+// ask returns the token of a helper, a new one if the last is about to end.
+func (w *Wallet) ask(ctx context.Context, e vault.Entry, h vault.Helper) (secret.Value, error) {
+	key := source{e.Service, e.Scope, e.Set.UnixNano()}
+	w.mu.Lock()
+	p := w.helpers[key]
+	if p == nil {
+		p = &purse{mu: make(chan struct{}, 1)}
+		p.mu <- struct{}{}
+		if w.helpers == nil {
+			w.helpers = map[source]*purse{}
+		}
+		for k := range w.helpers {
+			if k.service == key.service && k.scope == key.scope {
+				delete(w.helpers, k) // set again since
+			}
+		}
+		w.helpers[key] = p
+	}
+	w.mu.Unlock()
+	select {
+	case <-p.mu:
+	case <-ctx.Done():
+		return secret.Value{}, ctx.Err()
+	}
+	defer func() { p.mu <- struct{}{} }()
+	now := time.Now()
+	left := p.token.Expires.Sub(now)
+	if !p.token.Value.Empty() && left > early {
+		return p.token.Value, nil
+	}
+	if now.Before(p.again) {
+		if left > 0 {
+			return p.token.Value, nil
+		}
+		return secret.Value{}, p.failed
+	}
+	run := w.Run
+	if run == nil {
+		run = func(ctx context.Context, h vault.Helper) (helper.Token, error) {
+			return helper.Run(ctx, h.Command, h.Env, nil)
+		}
+	}
+	t, err := run(ctx, h)
+	if err != nil {
+		if ctx.Err() != nil {
+			return secret.Value{}, err // the client went; the helper is not to blame
+		}
+		p.failed, p.again = fmt.Errorf("its helper failed: %w", err), now.Add(retry)
+		if left > 0 {
+			return p.token.Value, nil
+		}
+		return secret.Value{}, p.failed
+	}
+	p.token, p.failed = t, nil
+	// One that lives shorter than it should be replaced early is not asked
+	// for with every request.
+	p.again = now.Add(min(retry, time.Until(t.Expires)))
+	return t.Value, nil
+}
+
+var _ Source = (*Wallet)(nil)

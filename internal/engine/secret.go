@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/handler/credential"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret"
+	"github.com/kitbox-dev/kitbox/internal/secret/dotenv"
+	"github.com/kitbox-dev/kitbox/internal/secret/helper"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
+	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// SecretsDir is where the secrets of a home are kept.
+func SecretsDir(home string) string { return filepath.Join(home, "secrets") }
+
+// stored says what a sandbox would present for a service.
+func (e *Engine) stored(service, identity, name string) (credential.Form, error) {
+	entry, s, err := e.secrets.Find(service, identity, name)
+	switch {
+	case errors.Is(err, kiterr.ErrNotFound):
+		return credential.None, nil
+	case err != nil:
+		return credential.None, err
+	}
+	s.Value.Wipe()
+	if entry.Form == vault.FormOAuth {
+		return credential.Tokens, nil
+	}
+	return credential.Secret, nil
+}
+
+// scopeOf says where the secret of r is kept.
+func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
+	switch {
+	case r.Sandbox != "" && r.Kit != "":
+		return vault.Scope{}, errors.New("a secret is for a sandbox or for a Kit, not for both")
+	case r.Sandbox != "":
+		if err := state.ValidName(r.Sandbox); err != nil {
+			return vault.Scope{}, err
+		}
+		return vault.Scope{Kind: vault.Sandbox, Name: r.Sandbox}, nil
+	case r.Kit != "":
+		name, err := identityOf(r.Kit)
+		return vault.Scope{Kind: vault.Kit, Name: name}, err
+	}
+	return vault.Scope{Kind: vault.Global}, nil
+}
+
+// Secrets implements [sandbox.SecretKeeper].
+func (e *Engine) Secrets(context.Context) ([]sandbox.Secret, error) {
+	es, err := e.secrets.List()
+	out := []sandbox.Secret{}
+	for _, s := range es {
+		out = append(out, sandbox.Secret{Service: s.Service, Scope: s.Scope.Kind, For: s.Scope.Name, Form: s.Form, Source: s.Source,
+			Set: s.Set, Changed: s.Changed, Expires: s.Expires})
+	}
+	return out, err
+}
+
+// SetSecret implements [sandbox.SecretKeeper]. A command is run once, so that one
+// that does not work is found out by who sets it.
+func (e *Engine) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.SecretInput) error {
+	scope, err := e.placeSecret(r)
+	if err != nil {
+		return err
+	}
+	entry := vault.Entry{Service: r.Service, Scope: scope, Source: in.Source}
+	var s vault.Secret
+	switch {
+	case in.Command != "":
+		first, _, _ := strings.Cut(strings.TrimSpace(in.Command), " ")
+		entry.Source = "command " + first
+		h := &vault.Helper{Command: in.Command}
+		if in.Getenv != nil {
+			h.Env = helper.Environment(in.Getenv)
+		}
+		t, err := helper.Run(ctx, h.Command, h.Env, in.Errors)
+		if err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		t.Value.Wipe()
+		s.Helper = h
+	case in.OAuth:
+		return fmt.Errorf("secret %s: tokens of OAuth servers are not kept yet: %w", r.Service, kiterr.ErrUnsupported)
+	default:
+		if s.Value, err = secret.Read(in.Value); err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+	}
+	return e.secrets.Put(ctx, entry, s)
+}
+
+// placeSecret makes the home, once r can be kept in it.
+func (e *Engine) placeSecret(r sandbox.SecretRef) (vault.Scope, error) {
+	scope, err := scopeOf(r)
+	if err != nil {
+		return scope, err
+	}
+	if !vault.ValidService(r.Service) {
+		return scope, fmt.Errorf("%q is not a service: use lower case letters, digits and inner hyphens, as in the Kit that asks for it", r.Service)
+	}
+	return scope, e.ready()
+}
+
+// maxImport bounds a file that secrets are imported from.
+const maxImport = 1 << 20
+
+// ImportSecrets implements [sandbox.SecretKeeper].
+func (e *Engine) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io.Reader, names map[string]string) error {
+	text, err := io.ReadAll(io.LimitReader(file, maxImport+1))
+	defer clear(text)
+	if err != nil {
+		return err
+	}
+	if len(text) > maxImport {
+		return fmt.Errorf("the file is longer than %d bytes", maxImport)
+	}
+	found, err := dotenv.Parse(text)
+	if err != nil {
+		return err
+	}
+	secrets := map[string]vault.Secret{}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		r.Service = names[name]
+		if _, err := e.placeSecret(r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		value, ok := found[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("the file has no %s: %w", name, kiterr.ErrNotFound))
+			continue
+		}
+		v, err := secret.Read(bytes.NewReader(value))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		secrets[r.Service] = vault.Secret{Value: v}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("nothing is kept: %w", errors.Join(errs...))
+	}
+	scope, err := scopeOf(r)
+	if err != nil {
+		return err
+	}
+	for _, service := range slices.Sorted(maps.Keys(secrets)) {
+		if err := e.secrets.Put(ctx, vault.Entry{Service: service, Scope: scope, Source: "import"}, secrets[service]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveSecret implements [sandbox.SecretKeeper].
+func (e *Engine) RemoveSecret(ctx context.Context, r sandbox.SecretRef) error {
+	scope, err := scopeOf(r)
+	if err != nil {
+		return err
+	}
+	return e.secrets.Remove(ctx, r.Service, scope)
+}
+
+// identityOf is [identity] of a reference that is not fetched: who says what a
+// secret is kept under must not have to build the Kit.
+func identityOf(ref string) (string, error) {
+	k := &fetch.Kit{Ref: ref, Source: fetch.Store}
+	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") || strings.HasPrefix(ref, "/") {
+		k.Source = fetch.Directory
+		_, err := os.Stat(filepath.Join(ref, ocispec.ImageLayoutFile))
+		if err == nil {
+			k.Source = fetch.Layout
+		} else if _, err := os.Stat(ref); err != nil {
+			// A tag or a digest may follow the directory of a layout.
+			place := ref
+			if at := strings.IndexAny(ref[strings.LastIndexByte(ref, '/')+1:], ":@"); at >= 0 {
+				place = ref[:strings.LastIndexByte(ref, '/')+1+at]
+			}
+			if _, lerr := os.Stat(filepath.Join(place, ocispec.ImageLayoutFile)); lerr != nil {
+				return "", fmt.Errorf("kit %w", err)
+			}
+			k.Source = fetch.Layout
+		}
+	} else if strings.HasPrefix(ref, "sha256:") {
+		return "", fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", ref)
+	}
+	return identity(k)
+}
+
+// presented is c in the terms a user decides by.
+func presented(c plan.Credential) sandbox.CredentialGrant {
+	g := sandbox.CredentialGrant{Service: c.Service, Kit: c.Kit, Variable: c.Variable, Hosts: []string{}, OAuth: c.OAuth != nil}
+	for _, p := range c.Phases {
+		g.Phases = append(g.Phases, string(p))
+	}
+	add := func(h string) {
+		if !slices.Contains(g.Hosts, h) {
+			g.Hosts = append(g.Hosts, h)
+		}
+	}
+	for _, i := range c.Inject {
+		add(i.Domain)
+	}
+	if c.OAuth != nil {
+		for _, h := range c.OAuth.Hosts {
+			add(h)
+		}
+	}
+	return g
+}
