@@ -98,10 +98,10 @@ type Fetcher struct {
 
 	mu sync.Mutex // one line of Progress at a time
 
-	once       sync.Once
-	client     *auth.Client  // set by once
-	mirrors    mirror.Config // set by once
-	mirrorsErr error         // set by once
+	once     sync.Once
+	client   *auth.Client  // set by once
+	mirrors  mirror.Config // set by once
+	setupErr error         // set by once
 }
 
 // A Policy says when a registry is asked about a name. A digest is not asked

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/mirror"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/internal/upstream"
 )
 
 // A site is where a repository can be read: its registry, or a mirror of that.
@@ -30,7 +31,12 @@ type site struct {
 // of a Fetcher's share their connections and tokens.
 func (f *Fetcher) repository(r registry.Reference) (*remote.Repository, error) {
 	f.once.Do(func() {
+		var proxies upstream.Settings
+		if proxies, f.setupErr = upstream.FromEnv(os.Getenv); f.setupErr != nil {
+			return
+		}
 		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.Proxy = proxies.Chooser().Request
 		silence := cmp.Or(f.Idle, idle)
 		// After a large blob a registry has to think before it answers.
 		transport.ResponseHeaderTimeout = 2 * silence
@@ -41,9 +47,9 @@ func (f *Fetcher) repository(r registry.Reference) (*remote.Repository, error) {
 			Credential: login,
 		}
 		f.client.SetUserAgent("kitbox")
-		f.mirrors, f.mirrorsErr = mirror.Read(f.Home, os.Getenv)
+		f.mirrors, f.setupErr = mirror.Read(f.Home, os.Getenv)
 	})
-	return &remote.Repository{Reference: r, Client: f.client, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}, f.mirrorsErr
+	return &remote.Repository{Reference: r, Client: f.client, PlainHTTP: loopback(r.Registry), MaxMetadataBytes: layout.MaxDocument}, f.setupErr
 }
 
 // sites are where r can be read, in the order to try: mirrors, and the registry

@@ -60,6 +60,7 @@ type Plan struct {
 	Network []NetworkGrant `json:"network"`
 	DenyAll bool           `json:"denyAll,omitempty"` // nothing of Network was allowed without the operator's word
 	Routes  []Route        `json:"routes,omitempty"`
+	Proxies []string       `json:"proxies,omitempty"` // through which the outside is reached, without logins
 
 	// Credentials are what the boundary presents in the sandbox's name.
 	Credentials []CredentialGrant `json:"credentials,omitempty"`

@@ -2,9 +2,11 @@ package test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +52,23 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
  {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"id -u >/data/by"}]}}]}`}))
 	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "strong:1", Base: true, Config: ocispec.ImageConfig{Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
 		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/privileged@1"}]}`}))
+	greeter, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(err)
+	defer greeter.Close()
+	go func() {
+		for {
+			c, err := greeter.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("hello\n"))
+			c.Close()
+		}
+	}()
+	port := greeter.Addr().(*net.TCPAddr).Port
+	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "net:1", Base: true, Config: ocispec.ImageConfig{Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
+		Descriptor: fmt.Sprintf(`{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/kit-registry@1"},
+ {"type":"com.docker.sandbox/host-port@1","config":{"port":%d}}]}`, port)}))
 	must(filepath.Walk(home, func(p string, _ os.FileInfo, err error) error {
 		if err != nil {
 			return err
@@ -82,7 +101,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 for f in passwd group subuid subgid; do mount --bind $1/$f /etc/$f; done
 cd $1/home
 exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
-  env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 sh -ec '
+  env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 PORT=$2 sh -ec '
 id -u
 kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
 kitbox create -q --name t w:1
@@ -96,6 +115,9 @@ kitbox rm t
 kitbox create -q --name s --allow-privileged strong:1
 kitbox exec -u 0 s -- sh -c "chmod 755 /proc/1/exe 2>&1; chmod 755 /bin/busybox 2>&1 && echo changed" | sed "s/.*: //"
 kitbox rm s
+kitbox create -q --name n net:1
+kitbox exec n -- sh -c "nc host.kitbox.internal $PORT </dev/null; wget -qO- http://\$KIT_REGISTRY/v2/; echo"
+kitbox rm n
 mkdir ws
 echo mine >ws/mine
 kitbox create -q --name v w:1
@@ -115,7 +137,7 @@ kitbox volume rm v
 kitbox volume rm t
 kitbox ls --json
 '`
-	c := exec.Command("unshare", "-m", "sh", "-c", script, "sh", dir)
+	c := exec.Command("unshare", "-m", "sh", "-c", script, "sh", dir, strconv.Itoa(port))
 	done := make(chan struct{})
 	late := time.AfterFunc(3*time.Minute, func() { c.Process.Kill() })
 	defer late.Stop()
@@ -129,6 +151,8 @@ kitbox ls --json
 	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nt\nt\nkept\nreattached\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
+		// A service of the host, and the registry of its Kits.
+		"n\nhello\n{}\nn\n" +
 		"v\nv\nv\n1000\nagent\n1000\n1000\n1000\n0\nbefore\n1000\n0\n" + // the image's user owns what its caller does
 		"0\n0\n1000\n20001 ws/mine\n20001 ws/made\n20001 ws/d\nv\nv\nx\nv\n" +
 		"v\nbefore\nafter\n1000\nv\n"

@@ -35,6 +35,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store"
+	"github.com/kitbox-dev/kitbox/internal/upstream"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
@@ -126,6 +127,10 @@ func newEngine() (*engine.Engine, error) {
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
 		Registry:     egress.RegistryAlias,
+		Upstream: func() (*plan.Upstream, error) {
+			s, err := upstream.FromEnv(os.Getenv)
+			return s.Public(), err
+		},
 		Login:        func(ctx context.Context, registry string) error { return presentable(ctx, docker, registry) },
 		DockerConfig: docker,
 		Unenforced: func(l plan.Limits) []string {

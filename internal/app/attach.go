@@ -199,7 +199,7 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	stage := a.stage()
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Stage: stage, Phase: phase, Policy: policy,
 		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters})
+		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters, Upstream: through(p.Egress.Upstream, roots)})
 	if err != nil {
 		if stage != nil {
 			stage.Close()

@@ -72,6 +72,9 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	for _, r := range g.Routes {
 		line("route", r.Name+" dials "+r.Addr)
 	}
+	if len(g.Proxies) > 0 {
+		line("proxy", strings.Join(g.Proxies, ", ")+", by which this machine reaches the outside")
+	}
 	for _, s := range g.Storage {
 		text := s.Path
 		switch {

@@ -171,6 +171,11 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 		p.Kits = append(p.Kits, plan.Kit{Ref: k.Ref, Digest: k.Digest, Kind: k.Descriptor.Kind})
 	}
 	p.Egress.DenyAll = o.DenyAll
+	if e.c.Upstream != nil {
+		if p.Egress.Upstream, err = e.c.Upstream(); err != nil {
+			return nil, err
+		}
+	}
 	for _, r := range o.Routes {
 		p.Egress.Routes = append(p.Egress.Routes, plan.Route(r))
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -55,6 +56,13 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	}
 	for _, r := range p.Egress.Routes {
 		d.Routes = append(d.Routes, sandbox.Route(r))
+	}
+	if u := p.Egress.Upstream; u != nil {
+		for _, proxy := range []string{u.HTTPS, u.HTTP, u.All} {
+			if proxy != "" && !slices.Contains(d.Proxies, proxy) {
+				d.Proxies = append(d.Proxies, proxy)
+			}
+		}
 	}
 	for _, c := range p.Credentials {
 		d.Credentials = append(d.Credentials, presented(c))

@@ -85,6 +85,10 @@ type Config struct {
 	Login        func(ctx context.Context, registry string) error
 	DockerConfig string
 
+	// Upstream are the proxies through which sandboxes that are made now
+	// reach the outside. Nil: none.
+	Upstream func() (*plan.Upstream, error)
+
 	// Registry is the name at which sandboxes reach the registry of Kits;
 	// empty: there is none.
 	Registry string

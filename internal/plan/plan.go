@@ -210,6 +210,10 @@ type Egress struct {
 	Rules  []EgressRule `json:"rules"`
 	Routes []Route      `json:"routes,omitempty"`
 
+	// Upstream are the proxies through which the outside is reached; nil:
+	// none.
+	Upstream *Upstream `json:"upstream,omitempty"`
+
 	// DenyAll records that the operator asked for nothing to be reachable
 	// unless he says so: every allow rule of a Kit among Rules was consented
 	// to when the sandbox was made.
@@ -233,6 +237,15 @@ type EgressRule struct {
 // Bounded reports whether r is about particular requests rather than about the
 // connection.
 func (r EgressRule) Bounded() bool { return len(r.Methods) > 0 || len(r.Paths) > 0 }
+
+// An Upstream says which proxy of the operator's is for what. No URL holds a login.
+type Upstream struct {
+	HTTP    string `json:"http,omitempty"`  // for port 80
+	HTTPS   string `json:"https,omitempty"` // for all others
+	All     string `json:"all,omitempty"`   // in the place of either
+	NoProxy string `json:"noProxy,omitempty"`
+	Login   bool   `json:"login,omitempty"` // some proxy had one, which is not recorded
+}
 
 // A Route makes an allowed name dial another address. It grants nothing: the
 // name must still be allowed, and TLS is still verified for the name.

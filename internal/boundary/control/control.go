@@ -113,6 +113,10 @@ type Config struct {
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Upstream says through which proxy of the host's network a destination
+	// is reached; see [proxy.Proxy.Upstream]. Nil: none.
+	Upstream func(host string, port uint16) (name string, dial func(context.Context) (net.Conn, error))
+
 	// Service connects to a service that is none of the host's loopback.
 	// Nil: there are none.
 	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
@@ -229,7 +233,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		Rules: func() proxy.Rules { return *b.rules.Load() },
 		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
 		MaxFlows: flows, MaxInspected: c.Limits.Inspected, DialTimeout: c.Limits.DialTimeout,
-		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Presenter: c.Presenter,
+		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Upstream: c.Upstream, Presenter: c.Presenter,
 	}
 	b.udp = &datagram.Server{Rules: b.phaseAndPolicy, Dial: c.service, Log: b.log}
 	if c.Leaf != nil {

@@ -25,6 +25,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
@@ -328,13 +330,28 @@ func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Co
 			return nil, other
 		}
 		next := ""
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+		if distrusts(err) {
 			next = "; recreate the sandbox if the rule is newer than it, or lead the client to /usr/local/share/ca-certificates/kitbox.crt"
 		}
 		return nil, fmt.Errorf("requests there have to be looked at, and the client does not let this boundary look into its TLS: %w%s", err, next)
 	}
 	return t, nil
+}
+
+// distrusts reports whether a handshake ended as one does whose client does not
+// accept the certificate: with an alert that says so, without a word, or, as
+// OpenSSL, with an alert that is not encrypted where it has to be.
+func distrusts(err error) bool {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
+		return true
+	case !errors.As(err, &op) || op.Err == nil:
+		return false
+	case op.Op == "remote error":
+		return strings.Contains(op.Err.Error(), "certificate")
+	}
+	return op.Op == "local error" && strings.Contains(op.Err.Error(), "bad record MAC")
 }
 
 // sniff says why what w begins with is not HTTP/1; empty if it may be.

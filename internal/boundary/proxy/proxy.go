@@ -61,6 +61,11 @@ type Proxy struct {
 	// Dial connects on the host. Nil dials TCP.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Upstream says through which proxy of the host's network host and port
+	// are reached: its name, for the log, and how to connect there through
+	// it. An empty name is none. Nil: all are reached directly.
+	Upstream func(host string, port uint16) (name string, dial func(context.Context) (net.Conn, error))
+
 	// Service connects to a service of a policy. Nil refuses all of them.
 	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
 
@@ -493,7 +498,7 @@ func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
 func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	up, dialled, routed, err := p.connect(dialCtx, rules, f.request(rules), f.named)
+	up, dialled, routed, via, err := p.connect(dialCtx, rules, f.request(rules), f.named)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary
@@ -513,6 +518,9 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	d.Verdict = audit.Allow
 	if dialled.IsValid() {
 		d.Dialled = dialled.String()
+	}
+	if via != "" {
+		d.Why += "; through the proxy " + via
 	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
@@ -537,33 +545,37 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 // connect finds the address behind an allowed request and dials it. Every
-// answer of the lookup is judged; only those that pass are dialled.
-func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool) (up net.Conn, to netip.AddrPort, routed bool, err error) {
+// answer of the lookup is judged; only those that pass are dialled. A name that is
+// reached through a proxy of the host's network, via, is resolved there.
+func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool) (up net.Conn, to netip.AddrPort, routed bool, via string, err error) {
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
 	}
 	if v := rules.Policy.Decide(req); v.Service != nil {
 		if p.Service == nil {
-			return nil, to, false, &refusal{"this boundary has no services", v}
+			return nil, to, false, "", &refusal{"this boundary has no services", v}
 		}
 		if up, err = p.Service(ctx, *v.Service); err == nil {
-			if a, ok := up.RemoteAddr().(*net.TCPAddr); ok {
-				to = a.AddrPort()
-			}
+			to = remote(up)
 		}
-		return up, to, true, err
+		return up, to, true, "", err
 	}
 	var addrs []netip.Addr
 	if !named {
 		a, err := netip.ParseAddr(req.Host)
 		if err != nil {
-			return nil, to, false, err
+			return nil, to, false, "", err
 		}
 		addrs = []netip.Addr{a}
 	} else if to, ok := rules.Routes.to(req.Host, req.Port); ok {
 		up, err = dial(ctx, to)
-		return up, to, true, err
+		return up, to, true, "", err
+	} else if name, through := p.upstream(req); name != "" {
+		if up, err = through(ctx); err == nil {
+			to = remote(up)
+		}
+		return up, to, true, name, err
 	} else {
 		lookup := p.Lookup
 		if lookup == nil {
@@ -572,9 +584,9 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 		if addrs, err = lookup(ctx, req.Host); err != nil {
 			var nx *net.DNSError
 			if errors.As(err, &nx) && nx.IsNotFound {
-				return nil, to, false, fmt.Errorf("%s does not resolve", req.Host)
+				return nil, to, false, "", fmt.Errorf("%s does not resolve", req.Host)
 			}
-			return nil, to, false, fmt.Errorf("lookup of %s: %w", req.Host, err)
+			return nil, to, false, "", fmt.Errorf("lookup of %s: %w", req.Host, err)
 		}
 	}
 	var good []netip.AddrPort
@@ -599,10 +611,30 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 		if why == nil {
 			why = fmt.Errorf("%s has no address", req.Host)
 		}
-		return nil, to, false, why
+		return nil, to, false, "", why
+	}
+	if name, through := p.upstream(req); !named && name != "" {
+		up, err = through(ctx)
+		return up, good[0], false, name, err
 	}
 	up, to, err = race(ctx, good, dial)
-	return up, to, false, err
+	return up, to, false, "", err
+}
+
+// upstream is Upstream for req.
+func (p *Proxy) upstream(req egress.Request) (name string, dial func(context.Context) (net.Conn, error)) {
+	if p.Upstream == nil {
+		return "", nil
+	}
+	return p.Upstream(req.Host, req.Port)
+}
+
+// remote is the other end of c, if it has an address.
+func remote(c net.Conn) (to netip.AddrPort) {
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		to = a.AddrPort()
+	}
+	return to
 }
 
 // relay moves bytes both ways until both ends are done or one breaks. The

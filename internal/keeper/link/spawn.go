@@ -107,13 +107,16 @@ type Held struct {
 }
 
 // Environment is what a keeper inherits of env: where things are, and nothing
-// else. A secret of the caller's has no business in a process that lives on.
+// else. A secret of the caller's has no business in a process that lives on, but
+// for the login of a proxy: it is the keeper who uses it, and it is recorded
+// nowhere.
 func Environment(env []string) []string {
 	var out []string
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
 		case "PATH", "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LANG", "TZ":
+		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy":
 		case "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME", "PASSWORD_STORE_DIR": // helpers that keep registry logins need them
 		default:
 			if !strings.HasPrefix(name, "KITBOX_") {
