@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -30,19 +31,19 @@ import (
 func SecretsDir(home string) string { return filepath.Join(home, "secrets") }
 
 // stored says what a sandbox would present for a service.
-func (e *Engine) stored(service, identity, name string) (credential.Form, error) {
-	entry, s, err := e.secrets.Find(service, identity, name)
+func (e *Engine) stored(service, identity, name string) (credential.Binding, error) {
+	_, s, err := e.secrets.Find(service, identity, name)
 	switch {
 	case errors.Is(err, kiterr.ErrNotFound):
-		return credential.None, nil
+		return credential.Binding{}, nil
 	case err != nil:
-		return credential.None, err
+		return credential.Binding{}, err
+	}
+	if t := s.Tokens; t != nil {
+		return credential.Binding{Form: credential.Tokens, Expires: t.Expires, Scopes: t.Scopes, Key: !t.Key.Empty()}, nil
 	}
 	s.Value.Wipe()
-	if entry.Form == vault.FormOAuth {
-		return credential.Tokens, nil
-	}
-	return credential.Secret, nil
+	return credential.Binding{Form: credential.Secret}, nil
 }
 
 // scopeOf says where the secret of r is kept.
@@ -97,7 +98,16 @@ func (e *Engine) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.
 		t.Value.Wipe()
 		s.Helper = h
 	case in.OAuth:
-		return fmt.Errorf("secret %s: tokens of OAuth servers are not kept yet: %w", r.Service, kiterr.ErrUnsupported)
+		doc, err := io.ReadAll(io.LimitReader(in.Value, maxImport))
+		defer clear(doc)
+		if err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		t, err := vault.ParseTokens(doc, time.Now())
+		if err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		s.Tokens = &t
 	default:
 		if s.Value, err = secret.Read(in.Value); err != nil {
 			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)

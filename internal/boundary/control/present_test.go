@@ -39,18 +39,18 @@ func (s *setter) Interest(phase plan.Phase, host string, port uint16) proxy.Inte
 	return proxy.TLS
 }
 
-func (s *setter) Present(ctx context.Context, _ plan.Phase, _ string, _ uint16, h http.Header) ([]string, string) {
+func (s *setter) Present(ctx context.Context, _ plan.Phase, _ string, _ uint16, r intercept.Request) ([]string, string) {
 	if s.held != nil {
 		s.entered <- struct{}{}
 		<-s.held
 	}
-	h.Set("X-Key", "real")
+	r.Header.Set("X-Key", "real")
 	return []string{"svc"}, ""
 }
 
 func (s *setter) Grants(phase plan.Phase, _ string) bool { return phase == plan.Install }
 
-func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send) bool {
+func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, bool, intercept.Send) bool {
 	return false
 }
 

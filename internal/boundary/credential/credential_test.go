@@ -11,14 +11,28 @@ import (
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/credential"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // store is a Source; a service that is not in it has no secret.
 type store map[string]string
+
+func (s store) Tokens(ctx context.Context, c plan.Credential) (vault.Tokens, error) {
+	v, err := s.Token(ctx, c)
+	return vault.Tokens{Access: v}, err
+}
+
+func (s store) Refresh(ctx context.Context, c plan.Credential, _ func(secret.Value) (vault.Tokens, error)) (vault.Tokens, bool, error) {
+	t, err := s.Tokens(ctx, c)
+	return t, false, err
+}
+
+func (s store) Keep(context.Context, plan.Credential, vault.Tokens) error { return nil }
 
 func (s store) Token(_ context.Context, c plan.Credential) (secret.Value, error) {
 	text, ok := s[c.Service]
@@ -111,7 +125,7 @@ func TestPresent(t *testing.T) {
 			if c.value != "" {
 				h.Set(c.header, c.value)
 			}
-			names, missing := presenter(t, secrets, c.of...).Present(t.Context(), c.phase, c.host, c.port, h)
+			names, missing := presenter(t, secrets, c.of...).Present(t.Context(), c.phase, c.host, c.port, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
 			if got := h.Get(c.header); got != c.want {
 				t.Errorf("%s: %q, want %q", c.header, got, c.want)
 			}
@@ -135,7 +149,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 	} {
 		p := presenter(t, c.secrets, github)
 		h := http.Header{"Authorization": {"Bearer kitbox-github-1"}}
-		names, missing := p.Present(t.Context(), runtime, "api.github.example", 443, h)
+		names, missing := p.Present(t.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
 		if len(names) > 0 || missing != c.want || h.Get("Authorization") != "Bearer kitbox-github-1" {
 			t.Errorf("%v, %q, %v", names, missing, h)
 		}
@@ -143,7 +157,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 	// One that is there does not wait for one that is not.
 	h := http.Header{}
 	names, missing := presenter(t, store{"silent": "REAL4"}, silent, plan.Credential{Service: "gone", Phases: silent.Phases,
-		Inject: []plan.Injection{{Domain: "silent.example", Header: "X-Gone", Format: "%s"}}}).Present(t.Context(), runtime, "silent.example", 8443, h)
+		Inject: []plan.Injection{{Domain: "silent.example", Header: "X-Gone", Format: "%s"}}}).Present(t.Context(), runtime, "silent.example", 8443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
 	if fmt.Sprint(names) != "[silent]" || !strings.Contains(missing, "gone") || h.Get("X-Gone") != "" {
 		t.Errorf("%v, %q, %v", names, missing, h)
 	}
@@ -152,7 +166,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 // TestSeveralHeadersOfOneName is a client that hopes that the second one passes.
 func TestSeveralHeadersOfOneName(t *testing.T) {
 	h := http.Header{"Authorization": {"Bearer mine", "Bearer kitbox-github-1"}}
-	presenter(t, secrets, github).Present(t.Context(), runtime, "api.github.example", 443, h)
+	presenter(t, secrets, github).Present(t.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
 	if !reflect.DeepEqual(h["Authorization"], []string{"Bearer REAL1"}) {
 		t.Errorf("%q", h["Authorization"])
 	}
@@ -199,7 +213,7 @@ func FuzzPresent(f *testing.F) {
 	p := presenter(f, secrets, github, other)
 	f.Fuzz(func(t *testing.T, value, host string) {
 		h := http.Header{"Authorization": {value}, "X-Copy": {value}}
-		names, _ := p.Present(context.Background(), runtime, host, 443, h)
+		names, _ := p.Present(context.Background(), runtime, host, 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
 		if h.Get("X-Copy") != value || len(h) != 2 || len(h["Authorization"]) != 1 {
 			t.Fatalf("%q", h)
 		}
@@ -223,7 +237,7 @@ func BenchmarkPresent(b *testing.B) {
 	p := presenter(b, secrets, github, other, keyed, silent)
 	for b.Loop() {
 		h := http.Header{"Authorization": {"Bearer kitbox-github-1"}}
-		if names, _ := p.Present(b.Context(), runtime, "api.github.example", 443, h); len(names) != 1 {
+		if names, _ := p.Present(b.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h}); len(names) != 1 {
 			b.Fatal(names)
 		}
 	}

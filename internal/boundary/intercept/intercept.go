@@ -53,8 +53,9 @@ type Session struct {
 	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
 
 	// Take may answer an allowed request in the place of the host, which
-	// send asks, and reports whether it did. Nil answers none.
-	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+	// send asks, and reports whether it did. proven is as in [Request]. Nil
+	// answers none.
+	Take func(w http.ResponseWriter, r *http.Request, proven bool, send Send) bool
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.

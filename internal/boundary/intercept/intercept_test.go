@@ -48,7 +48,7 @@ type bound struct {
 	refused []string
 	cancel  func(error) // of the last request
 	amend   func(intercept.Request)
-	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
+	take    func(http.ResponseWriter, *http.Request, bool, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
 }
 
@@ -599,7 +599,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		got, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.URL.RequestURI(), r.Method, got)
 	})
-	b.take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+	b.take = func(w http.ResponseWriter, r *http.Request, _ bool, send intercept.Send) bool {
 		if r.URL.Path != "/taken" {
 			return false
 		}

@@ -51,7 +51,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		defer end()
 	}
 	r = r.WithContext(ctx)
-	if st.Take != nil && st.Take(w, r, st.send) {
+	if st.Take != nil && st.Take(w, r, st.proven, st.send) {
 		return
 	}
 	st.proxy.ServeHTTP(w, r)

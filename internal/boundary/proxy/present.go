@@ -31,18 +31,18 @@ type Presenter interface {
 	// in phase. It is asked for every connection and must be quick.
 	Interest(phase plan.Phase, host string, port uint16) Interest
 
-	// Present changes h, the header of a request that is about to be sent
-	// over verified TLS to the host that its connection, its server name
-	// and its authority name alike. It returns the names of the credentials
-	// that it put in, and why there are others that it could not.
-	Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string)
+	// Present changes the header of r, which is about to be sent over
+	// verified TLS to the host that its connection, its server name and its
+	// authority name alike. It returns the names of the credentials that r
+	// carries, and why there are others that it does not.
+	Present(ctx context.Context, phase plan.Phase, host string, port uint16, r intercept.Request) (names []string, missing string)
 
 	// Grants reports whether the credential name may be used in phase.
 	Grants(phase plan.Phase, name string) bool
 
 	// Take may answer a request in the place of the host; see
 	// [intercept.Session].
-	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool
+	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, proven bool, send intercept.Send) bool
 }
 
 // patience is how long a client may stay silent before a connection that need
@@ -94,7 +94,7 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 		d.Why += "; no credential is presented: only over TLS whose client names the host"
 		return v
 	}
-	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q.Header)
+	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q)
 	if missing != "" {
 		d.Why += "; " + missing
 	}

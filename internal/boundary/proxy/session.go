@@ -25,8 +25,8 @@ func (p *Proxy) session(f *flow) *intercept.Session {
 		},
 	}
 	if p.Presenter != nil && f.named {
-		s.Take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
-			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, send)
+		s.Take = func(w http.ResponseWriter, r *http.Request, proven bool, send intercept.Send) bool {
+			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, proven, send)
 		}
 	}
 	return s
