@@ -131,8 +131,11 @@ type RecreateOptions struct {
 	Env             map[string]string // over those it had
 	AllowWidening   bool              // approve what was not granted before
 	AllowPrivileged bool              // as in [CreateOptions]
-	Granted         func(*Plan)       // told before anything changes; nil discards
-	Progress        func(Event)       // nil discards
+
+	AllowPassthrough bool // as in [CreateOptions]
+
+	Granted  func(*Plan) // told before anything changes; nil discards
+	Progress func(Event) // nil discards
 }
 
 // Recreate gives s a fresh file system and the plan that its Kits come to now.

@@ -32,10 +32,13 @@ type making struct {
 	pids   int64
 	idle   time.Duration
 
-	privileged bool
-	driver     string
-	quiet      bool
+	privileged  bool
+	passthrough bool
+	driver      string
+	quiet       bool
 }
+
+const passthroughHelp = "consent to Kits that want tokens of an OAuth server inside the sandbox"
 
 func (m *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -51,6 +54,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.BoolVar(&m.passthrough, "allow-passthrough", false, passthroughHelp)
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
 	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
@@ -72,7 +76,7 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if m.cpus < 0 || m.pids < 0 {
 		return o, usageError(cmd, "--cpus and --pids take a positive number")
 	}
-	o.AllowPrivileged = m.privileged
+	o.AllowPrivileged, o.AllowPassthrough = m.privileged, m.passthrough
 	o.Limits = sandbox.Limits{CPUs: m.cpus, Pids: m.pids}
 	switch {
 	case m.idle < 0:

@@ -30,6 +30,7 @@ func (e *Env) recreate() *cobra.Command {
 	var (
 		kits, args, env            []string
 		approve, privileged, quiet bool
+		passthrough                bool
 	)
 	cmd := &cobra.Command{
 		Use:   "recreate [options] NAME [KIT]",
@@ -51,7 +52,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			if len(kits) > 0 && len(rest) == 1 {
 				return usageError(cmd, "--kit adds to a KIT; name the workload too")
 			}
-			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged}
+			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged, AllowPassthrough: passthrough}
 			if len(rest) == 2 {
 				o.Kits = append([]string{rest[1]}, kits...)
 			}
@@ -85,6 +86,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 	f.StringArrayVar(&env, "env", nil, "`N=VALUE` for the variable N (repeatable)")
 	f.BoolVar(&approve, "approve", false, "approve what the sandbox was not granted before")
 	f.BoolVar(&privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.BoolVar(&passthrough, "allow-passthrough", false, passthroughHelp)
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress and no summary on stderr")
 	return cmd
 }

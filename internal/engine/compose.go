@@ -57,15 +57,18 @@ type asked struct {
 	Limits          sandbox.Limits  `json:"limits,omitzero"`
 	IdleNanos       int64           `json:"idleNanos,omitzero"` // as given
 	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
-	Driver          string          `json:"driver,omitempty"`
-	Ephemeral       bool            `json:"ephemeral,omitempty"`
+
+	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
+
+	Driver    string `json:"driver,omitempty"`
+	Ephemeral bool   `json:"ephemeral,omitempty"`
 }
 
 // askedFor keeps o. A directory is kept by its whole path: a recreation may be
 // asked for anywhere.
 func askedFor(o sandbox.CreateOptions) *asked {
 	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
-		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver}
+		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, Ephemeral: o.Ephemeral, Driver: o.Driver}
 	for _, ref := range o.Kits {
 		if strings.HasPrefix(ref, ".") {
 			if abs, err := filepath.Abs(ref); err == nil {
@@ -131,7 +134,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 			return nil, fmt.Errorf("kit %s: %w", k.image.Ref, err)
 		}
 	}
-	scene.AllowPrivileged = o.AllowPrivileged
+	scene.AllowPrivileged, scene.AllowPassthrough = o.AllowPrivileged, o.AllowPassthrough
 	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
 		return nil, err
 	}

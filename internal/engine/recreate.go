@@ -104,7 +104,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 	}
 	co := sandbox.CreateOptions{Name: b.sb.Name, Kits: l.Asked.Kits, Args: l.Args, Env: l.Env, Routes: l.Asked.Routes,
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
-		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress}
+		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.
 		co.Kits, co.Args = o.Kits, nil

@@ -52,6 +52,7 @@ type Presenter struct {
 	all       []plan.Credential
 	rules     []rule // in the order they were declared
 	endpoints []endpoint
+	exchanges chan struct{} // holds a value for each that is going on
 }
 
 // A rule is one injection of one credential.
@@ -75,7 +76,7 @@ const (
 // New returns the presenter of cs. The error names every pattern of hosts that
 // cannot be understood.
 func New(cs []plan.Credential, source Source) (*Presenter, error) {
-	p := &Presenter{source: source, all: slices.Clone(cs)}
+	p := &Presenter{source: source, all: slices.Clone(cs), exchanges: make(chan struct{}, maxExchanges)}
 	var errs []error
 	for i, c := range cs {
 		for _, in := range c.Inject {

@@ -3,10 +3,12 @@ package credential
 import (
 	"bytes"
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -24,6 +26,9 @@ import (
 
 // maxExchange bounds what is read of a token request and of its answer, in bytes.
 const maxExchange = 1 << 20
+
+// maxExchanges is how many there are at a time in a sandbox.
+const maxExchanges = 4
 
 // exchangeTime bounds an exchange with a token endpoint.
 const exchangeTime = 60 * time.Second
@@ -101,6 +106,13 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 	if e == nil {
 		return false
 	}
+	// Bodies are held whole: a sandbox must not have many of them.
+	select {
+	case p.exchanges <- struct{}{}:
+		defer func() { <-p.exchanges }()
+	case <-r.Context().Done():
+		return true
+	}
 	x := &exchange{p: p, c: p.all[e.of], send: send}
 	answer, err := x.answer(r, proven)
 	if err != nil {
@@ -170,7 +182,7 @@ func (x *exchange) answer(r *http.Request, proven bool) (map[string]any, error) 
 
 // refresh answers a request that shows the sentinel of the refresh token.
 func (x *exchange) refresh(ctx context.Context, r *http.Request, q *question) (map[string]any, error) {
-	if q.get("refresh_token") != x.c.OAuth.Refresh {
+	if shown := q.get("refresh_token"); shown != x.c.OAuth.Refresh && !x.passedOn(ctx, shown) {
 		return nil, &declined{http.StatusBadRequest, "invalid_grant", "this is not the refresh token of the sandbox"}
 	}
 	t, fresh, err := x.p.source.Refresh(ctx, x.c, func(refresh secret.Value) (vault.Tokens, error) {
@@ -193,6 +205,16 @@ func (x *exchange) refresh(ctx context.Context, r *http.Request, q *question) (m
 		x.issued = nil
 	}
 	return x.shown(t), nil
+}
+
+// passedOn reports whether token is the refresh token that the sandbox was given
+// with the operator's consent.
+func (x *exchange) passedOn(ctx context.Context, token string) bool {
+	if !x.c.OAuth.Passthrough || token == "" {
+		return false
+	}
+	t, err := x.p.source.Tokens(ctx, x.c)
+	return err == nil && subtle.ConstantTimeCompare(t.Refresh.Expose(), []byte(token)) == 1
 }
 
 // login answers any other grant: whoever logs in inside does so for this sandbox
@@ -308,6 +330,9 @@ func (x *exchange) tokens(doc map[string]any) (vault.Tokens, error) {
 // and of what the server said besides, what is no secret by its name.
 func (x *exchange) shown(t vault.Tokens) map[string]any {
 	o := x.c.OAuth
+	if o.Passthrough {
+		return x.passed(t)
+	}
 	// Those that are kept need not be those that were issued.
 	hidden := append(x.hidden, string(t.Access.Expose()), string(t.Refresh.Expose()), string(t.Key.Expose()))
 	out, _ := harmless(x.issued, hidden, 0).(map[string]any)
@@ -328,6 +353,20 @@ func (x *exchange) shown(t vault.Tokens) map[string]any {
 		out[o.RefreshField] = o.Refresh
 	}
 	out[o.AccessField] = o.Access // last: one field may stand for both
+	return out
+}
+
+// passed is what the sandbox is told of t where tokens are passed on.
+func (x *exchange) passed(t vault.Tokens) map[string]any {
+	o, out := x.c.OAuth, map[string]any{"token_type": "Bearer"}
+	maps.Copy(out, x.issued)
+	if !t.Expires.IsZero() {
+		out[o.ExpiresField] = max(int64(time.Until(t.Expires).Seconds()), 1)
+	}
+	if !t.Refresh.Empty() {
+		out[o.RefreshField] = string(t.Refresh.Expose())
+	}
+	out[o.AccessField] = string(t.Access.Expose())
 	return out
 }
 

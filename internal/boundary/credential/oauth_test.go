@@ -416,6 +416,32 @@ func TestAPlainTokenNeedsNoServer(t *testing.T) {
 	}
 }
 
+// TestTokensArePassedOnWithConsentOnly is the downgrade that the operator allowed.
+func TestTokensArePassedOnWithConsentOnly(t *testing.T) {
+	c := agent()
+	c.OAuth.Passthrough = true
+	l := newLab(t, c)
+	ask := func(refresh string) map[string]any {
+		t.Helper()
+		w := httptest.NewRecorder()
+		l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refresh), true, l.send)
+		var doc map[string]any
+		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
+			t.Fatal(err)
+		}
+		return doc
+	}
+	if doc := ask(refreshIs); doc["access_token"] != "real-access-1" || doc["refresh_token"] != "real-refresh-1" || doc["id_token"] != "real-id" {
+		t.Errorf("%v", doc)
+	}
+	if doc := ask("real-refresh-1"); doc["access_token"] != "real-access-1" || l.hits.Load() != 1 {
+		t.Errorf("%v", doc)
+	}
+	if doc := ask("mine"); doc["error"] != "invalid_grant" {
+		t.Errorf("%v", doc)
+	}
+}
+
 func FuzzExchange(f *testing.F) {
 	f.Add("application/json", `{"grant_type":"refresh_token","refresh_token":"`+refreshIs+`"}`, `{"access_token":"a"}`)
 	f.Add("application/x-www-form-urlencoded", "grant_type=refresh_token&refresh_token="+refreshIs, `{"access_token":"a","x":[{"y":"real-access-0"}],"deep":{"deep":{}}}`)

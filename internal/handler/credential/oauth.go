@@ -21,10 +21,10 @@ const shortest = 8
 
 // oauth plans tokens, and the file in which an agent looks for them.
 func (h *Handler) oauth(s *handler.Scene, c *plan.Credential, o *credential.OAuth, bound Binding) (*plan.File, error) {
-	if o.Passthrough {
-		return nil, errors.New("the Kit wants the tokens themselves inside (passthrough), and no secret enters a sandbox")
+	if o.Passthrough && !s.AllowPassthrough {
+		return nil, errors.New("the Kit wants the tokens themselves inside the sandbox (passthrough); that needs your consent, which --allow-passthrough gives")
 	}
-	out := &plan.OAuth{Access: sentinel(s.ID, c.Identity, c.Service, "access-"), Refresh: sentinel(s.ID, c.Identity, c.Service, "refresh-")}
+	out := &plan.OAuth{Passthrough: o.Passthrough, Access: sentinel(s.ID, c.Identity, c.Service, "access-"), Refresh: sentinel(s.ID, c.Identity, c.Service, "refresh-")}
 	if t := o.Sentinels; t != nil {
 		out.Access, out.Refresh = cmp.Or(t.AccessToken, out.Access), cmp.Or(t.RefreshToken, out.Refresh)
 	}

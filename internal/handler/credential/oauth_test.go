@@ -116,10 +116,19 @@ yes = true
 	}
 }
 
+func TestPassthroughNeedsConsent(t *testing.T) {
+	s := scene()
+	s.AllowPassthrough = true
+	var p plan.Plan
+	if err := host().Plan(t.Context(), s, []capability.Contribution{ask(oauth("tokens", `"runtime"`, `,"passthrough":true`))}, &p); err != nil || !p.Credentials[0].OAuth.Passthrough {
+		t.Errorf("%+v, %v", p.Credentials, err)
+	}
+}
+
 func TestTokensThatAreRefused(t *testing.T) {
 	for config, want := range map[string]string{
 		oauth("nothing", `"runtime"`, ""):                                                                         "'kitbox secret set nothing --oauth'",
-		oauth("tokens", `"runtime"`, `,"passthrough":true`):                                                       "passthrough",
+		oauth("tokens", `"runtime"`, `,"passthrough":true`):                                                       "--allow-passthrough",
 		oauth("tokens", `"runtime"`, `,"sentinels":{"accessToken":"short"}`):                                      "cannot stand for a token",
 		oauth("tokens", `"runtime"`, `,"sentinels":{"accessToken":"with a blank"}`):                               "cannot stand for a token",
 		oauth("tokens", `"runtime"`, `,"sentinels":{"accessToken":"the-same-one","refreshToken":"the-same-one"}`): "cannot stand for the access token and the refresh token",
@@ -132,5 +141,15 @@ func TestTokensThatAreRefused(t *testing.T) {
 		if !errors.As(err, &refused) || !strings.Contains(refused.Reason, want) {
 			t.Errorf("%s: %v, want %q", config, err, want)
 		}
+	}
+}
+
+func TestTwoCredentialsCannotHaveOneFile(t *testing.T) {
+	one := oauth("tokens", `"runtime"`, structure("json", `{"a":"{{.AccessToken}}"}`))
+	two := oauth("keyed", `"runtime"`, structure("json", `{"b":"{{.AccessToken}}"}`))
+	err := host().Plan(t.Context(), scene(), []capability.Contribution{ask(one), ask(two)}, new(plan.Plan))
+	var refused *capability.RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "/home/agent/.agent/auth") {
+		t.Errorf("err = %v", err)
 	}
 }
