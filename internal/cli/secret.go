@@ -71,7 +71,8 @@ one: the token alone, or {"token": "...", "expiresAt": "2030-01-02T15:04:05Z"} (
 "expiresIn", in seconds). It is run by sh on this host, as you, outside every
 sandbox, for 30 seconds at most, and asked again when its token is about to end,
 or after five minutes if it does not say when that is. That needs your word:
---approve, or yes on a terminal. It is run once to see that it works.
+--approve, or yes on a terminal; without it nothing is kept and the exit status is 3.
+The command is run once to see that it works.
 
 With --oauth the secret is a JSON document with the tokens of an OAuth server, such
 as a tool's own credential file: accessToken, and if there are any refreshToken,

@@ -119,7 +119,8 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 		// As OAuth servers say it (RFC 6749 §5.2).
 		var d *declined
 		if !errors.As(err, &d) {
-			d = &declined{status: http.StatusBadGateway, code: "temporarily_unavailable", text: err.Error()}
+			// What is wrong with the host's files is not for the sandbox.
+			d = failing("the host cannot give tokens for " + x.c.Service + " now")
 		}
 		writeJSON(w, d.status, map[string]any{"error": d.code, "error_description": d.text})
 		return true
@@ -144,6 +145,11 @@ type declined struct {
 }
 
 func (d *declined) Error() string { return d.code + ": " + d.text }
+
+// failing is the fault of nobody who asks.
+func failing(text string) *declined {
+	return &declined{http.StatusBadGateway, "temporarily_unavailable", text}
+}
 
 // An exchange is one request to a token endpoint.
 type exchange struct {
@@ -228,7 +234,7 @@ func (x *exchange) login(ctx context.Context, r *http.Request, q *question) (map
 		t.Params = map[string]string{"client_id": id}
 	}
 	if err := x.p.source.Keep(ctx, x.c, t); err != nil {
-		return nil, errors.New("the tokens were issued and could not be kept")
+		return nil, failing("the tokens were issued and could not be kept")
 	}
 	return x.shown(t), nil
 }
@@ -252,14 +258,14 @@ func (x *exchange) ask(ctx context.Context, r *http.Request, q *question) (vault
 	}
 	resp, err := x.send(out)
 	if err != nil {
-		return vault.Tokens{}, errors.New("the token endpoint cannot be reached") // the cause may hold what was sent
+		return vault.Tokens{}, failing("the token endpoint cannot be reached") // the cause may hold what was sent
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxExchange+1))
 	defer clear(text)
 	var doc map[string]any
 	if err != nil || len(text) > maxExchange || resp.Header.Get("Content-Encoding") != "" || json.Unmarshal(text, &doc) != nil {
-		return vault.Tokens{}, fmt.Errorf("the token endpoint answered %d with what is no JSON object", resp.StatusCode)
+		return vault.Tokens{}, failing(fmt.Sprintf("the token endpoint answered %d with what is no JSON object", resp.StatusCode))
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return vault.Tokens{}, x.refusal(resp.StatusCode, doc, q)
@@ -297,7 +303,7 @@ func (x *exchange) tokens(doc map[string]any) (vault.Tokens, error) {
 		}
 		v := secret.New([]byte(text))
 		if err := v.Check(); err != nil {
-			return secret.Value{}, fmt.Errorf("the token endpoint issued a token that no header can hold: %w", err)
+			return secret.Value{}, failing("the token endpoint issued a token that no header can hold: " + err.Error())
 		}
 		return v, nil
 	}
@@ -306,7 +312,7 @@ func (x *exchange) tokens(doc map[string]any) (vault.Tokens, error) {
 		return t, err
 	}
 	if t.Access.Empty() {
-		return t, fmt.Errorf("the answer of the token endpoint has no field %s", o.AccessField)
+		return t, failing("the answer of the token endpoint has no field " + o.AccessField)
 	}
 	if t.Refresh, err = read(o.RefreshField); err != nil {
 		return t, err

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -468,4 +470,22 @@ func FuzzExchange(f *testing.F) {
 			t.Fatalf("%d %s", out.Code, out.Body)
 		}
 	})
+}
+
+// TestTheSandboxLearnsNothingOfTheHostsFiles breaks the vault.
+func TestTheSandboxLearnsNothingOfTheHostsFiles(t *testing.T) {
+	dir := t.TempDir()
+	l := newLab(t, agent())
+	p, err := credential.New([]plan.Credential{agent()}, &credential.Wallet{Vault: vault.Open(dir), Sandbox: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.p = p
+	if err := os.WriteFile(filepath.Join(dir, "svc.global.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, text, doc := l.ask(form("grant_type", "refresh_token", "refresh_token", refreshIs))
+	if status != http.StatusBadGateway || doc["error"] != "temporarily_unavailable" || strings.Contains(text, dir) {
+		t.Errorf("%d %s", status, text)
+	}
 }

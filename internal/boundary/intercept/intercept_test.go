@@ -102,6 +102,9 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 }
 
 func (b *bound) session(c net.Conn) *intercept.Session {
+	b.mu.Lock()
+	take := b.take
+	b.mu.Unlock()
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -121,7 +124,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.cancel = cancel
 			return egress.Verdict{Allow: true}, func() {}
 		},
-		Take: b.take,
+		Take: take,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -552,6 +555,7 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 		io.WriteString(w, r.Header.Get("X-Key")+" "+r.Header.Get("X-Http-Method"))
 	}, func(t *testing.T, b *bound, c *http.Client) {
 		var proven atomic.Bool
+		b.mu.Lock()
 		b.amend = func(r intercept.Request) {
 			if r.Header == nil {
 				return // only judged
@@ -559,6 +563,7 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 			proven.Store(r.Proven)
 			r.Header.Set("X-Key", "real")
 		}
+		b.mu.Unlock()
 		req, err := http.NewRequest(http.MethodGet, b.url("/x"), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -578,7 +583,9 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 func TestTLSWithoutAServerNameProvesNoHost(t *testing.T) {
 	b := start(t, true, func(http.ResponseWriter, *http.Request) {})
 	proven := make(chan bool, 1)
+	b.mu.Lock()
 	b.amend = func(r intercept.Request) { proven <- r.Proven }
+	b.mu.Unlock()
 	c, err := net.Dial("tcp", b.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -599,6 +606,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		got, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.URL.RequestURI(), r.Method, got)
 	})
+	b.mu.Lock()
 	b.take = func(w http.ResponseWriter, r *http.Request, _ bool, send intercept.Send) bool {
 		if r.URL.Path != "/taken" {
 			return false
@@ -618,6 +626,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		io.WriteString(w, "answered: "+string(got))
 		return true
 	}
+	b.mu.Unlock()
 	r, err := b.client(false).Get(b.url("/taken"))
 	if got := body(t, r, err); got != "answered: example.com /taken?q=1 POST mine" {
 		t.Errorf("%q", got)
