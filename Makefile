@@ -7,16 +7,18 @@ PREFIX ?= /usr/local
 # Static binaries; only the race detector needs cgo.
 export CGO_ENABLED ?= 0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/kitbox-dev/kitbox/internal/app.Version=$(VERSION)
+REVISION := $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -s -w -X github.com/kitbox-dev/kitbox/internal/app.Version=$(VERSION) -X main.version=$(VERSION) -X main.revision=$(REVISION) \
+	-X github.com/kitbox-dev/kitbox/tck.Version=$(VERSION) -X github.com/kitbox-dev/kitbox/tck.Revision=$(REVISION)
 COMMANDS := kitbox kit-guest kit-builder kit-tck
 SOURCES := $(shell find . -name '*.go' -not -name '*_test.go' -not -path './bin/*') go.mod go.sum
 # Files that are compiled into a program without being Go.
 EMBEDDED := $(shell find capability schema spec tck internal -name '*.json' -o -name '*.tsv' 2>/dev/null)
 
-.PHONY: help deps quickstart build check test race fuzz bench tck update install clean
+.PHONY: help deps quickstart build check test race fuzz bench tck update frontend-image install clean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 deps: ## Install what is missing (says what, asks before sudo)
 	@scripts/deps
@@ -63,6 +65,14 @@ tck: build ## Judge the grammar by every vector file in VECTORS
 update: ## Regenerate what is generated, and rewrite expected test output
 	$(GO) generate ./...
 	$(GO) test ./internal/cli/... ./test/... -update
+
+FRONTEND_PLATFORMS ?= linux/amd64 linux/arm64
+FRONTEND_DIR ?= $(BIN)/frontend
+frontend-image: ## Make the image of "# syntax=" lines in bin/frontend/images; PUSH=ref pushes it
+	@programs=; for p in $(FRONTEND_PLATFORMS); do out=$(FRONTEND_DIR)/$${p//\//-}/kit-frontend; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS) -buildid=' -o $$out ./cmd/kit-frontend || exit; \
+		programs="$$programs $$p=$$out"; done; \
+	$(GO) run ./internal/frontend/bundle --dir $(FRONTEND_DIR) --version '$(VERSION)' --revision '$(REVISION)' $(if $(PUSH),--push '$(PUSH)') $$programs
 
 install: build ## Install the programs under PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kitbox

@@ -40,7 +40,7 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 	programs := needs(t)
 	t.Setenv("KITBOX_HOME", "") // set by the run
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := run(t.Context(), options{rounds: 2, quick: true, programs: programs})
+	r, err := run(t.Context(), options{rounds: 2, quick: true, fleet: 6, programs: programs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("composing copies: %+v", l)
 		}
 	}
-	if compared != 9 || judged != 7 {
-		t.Errorf("%d comparisons and %d verdicts, want 9 and 7", compared, judged)
+	if compared != 13 || judged != 15 {
+		t.Errorf("%d comparisons and %d verdicts, want 13 and 15", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

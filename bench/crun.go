@@ -79,6 +79,17 @@ func (c *crun) create(id string) error {
 
 func (c *crun) start(id string) error { return c.call("start", id) }
 
+// again ends the container and makes it anew on the files it had.
+func (c *crun) again(id string) error {
+	if err := c.call("delete", "--force", id); err != nil {
+		return err
+	}
+	if err := c.call("create", "--bundle", c.bundle(id), id); err != nil {
+		return err
+	}
+	return c.start(id)
+}
+
 func (c *crun) exec(id string) error { return c.call("exec", id, command) }
 
 // remove ends the container and takes back all that create made.

@@ -106,7 +106,7 @@ func egress(ctx context.Context, o options, _ *fixture, r *report) (err error) {
 		}
 	}
 	for i, k := range kinds {
-		ln := compared(fmt.Sprintf("egress through the boundary, %s, %d MiB", k.what, size>>20), "plain loopback", ours[i], theirs[i], 0, 0)
+		ln := compared(fmt.Sprintf("egress through the boundary, %s, %d MiB", k.what, size>>20), "plain loopback", ours[i], theirs[i], 2, 0)
 		ln.ours, ln.theirs = rates(ours[i]), rates(theirs[i])
 		r.add(ln)
 	}

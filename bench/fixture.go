@@ -33,6 +33,9 @@ const (
 // idle is the name of the sandbox that stays for the whole run.
 const idle = "idle"
 
+// twice is the name of the one that is stopped and started.
+const twice = "twice"
+
 // A fixture is a home with built Kits and one sandbox that runs.
 type fixture struct {
 	home     string

@@ -25,6 +25,8 @@ type options struct {
 	quick    bool
 	strict   bool
 	programs string // directory with kitbox and kit-guest
+	only     string // the one group of measurements to take; empty: all
+	fleet    int    // sandboxes to have at once; 0: that is not measured
 	write    string // file to write the tables into; empty: none
 }
 
@@ -34,6 +36,8 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "three rounds of small sizes, to see that everything works")
 	flag.BoolVar(&o.strict, "strict", false, "exit with status 1 when a bar is missed")
 	flag.StringVar(&o.programs, "programs", "bin", "directory with kitbox and kit-guest")
+	flag.StringVar(&o.only, "only", "", "take only these measurements: start, memory, compose, egress or fleet")
+	flag.IntVar(&o.fleet, "fleet", 0, "have this many sandboxes at once, and list them")
 	flag.StringVar(&o.write, "write", "", "file whose measured part is replaced by this run")
 	flag.Parse()
 	if err := mainErr(o); err != nil {
@@ -90,8 +94,14 @@ func run(ctx context.Context, o options) (_ *report, err error) {
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	r := &report{machine: machine(), rounds: o.rounds, load: load()}
-	for _, m := range []func(context.Context, options, *fixture, *report) error{start, memory, compose, egress} {
-		if err := m(ctx, o, f, r); err != nil {
+	for _, m := range []struct {
+		name string
+		take func(context.Context, options, *fixture, *report) error
+	}{{"start", start}, {"memory", memory}, {"compose", compose}, {"egress", egress}, {"intercepted", intercepted}, {"fleet", fleet}} {
+		if o.only != "" && o.only != m.name {
+			continue
+		}
+		if err := m.take(ctx, o, f, r); err != nil {
 			return nil, err
 		}
 	}

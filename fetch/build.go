@@ -63,7 +63,7 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	if err != nil {
 		return nil, err
 	}
-	if kit := f.recorded(ctx, images, key); kit != nil {
+	if kit := f.recorded(ctx, images, key); kit != nil && !f.NoCache {
 		kit.BuildArgs = consumed
 		return kit, nil
 	}
@@ -76,7 +76,7 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 		return nil, err
 	}
 	defer lock.Unlock()
-	if kit := f.recorded(ctx, images, key); kit != nil { // by whoever had the lock
+	if kit := f.recorded(ctx, images, key); kit != nil && !f.NoCache { // by whoever had the lock
 		kit.BuildArgs = consumed
 		return kit, nil
 	}
@@ -227,6 +227,8 @@ type buildRequest struct {
 	Args       map[string]string `json:"args,omitzero"`
 	Platform   string            `json:"platform"`
 	Network    string            `json:"network,omitzero"`
+	Builder    string            `json:"builder,omitzero"`
+	NoCache    bool              `json:"noCache,omitzero"`
 }
 
 // A buildResult is what it prints when it is done, as far as it matters here.
@@ -283,7 +285,7 @@ const (
 // runBuilder runs kit-builder once.
 func (f *Fetcher) runBuilder(ctx context.Context, builder string, src source, args map[string]string) (*buildResult, error) {
 	p := f.platform()
-	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Platform: p.OS + "/" + p.Architecture}
+	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Builder: f.Address, NoCache: f.NoCache, Platform: p.OS + "/" + p.Architecture}
 	if p.Variant != "" {
 		req.Platform += "/" + p.Variant
 	}

@@ -52,6 +52,13 @@ type Fetcher struct {
 	// KITBOX_LIBEXEC names, beside this executable and in PATH.
 	Builder string
 
+	// Address is that of another BuildKit, unix://… or tcp://…, for Builder
+	// to use. Empty: a private one of Home's.
+	Address string
+
+	// NoCache builds what has been built already, and runs every step.
+	NoCache bool
+
 	// BuildNetwork is what steps of a recipe can reach: "none", also when
 	// empty, "public", or "host", which is the operator's consent.
 	BuildNetwork string
@@ -284,9 +291,9 @@ func (f *Fetcher) images() (*layout.Store, error) {
 	return layout.Open(filepath.Join(f.Home, "images"))
 }
 
-// say writes a line of progress.
+// say writes a line of progress, unless there are only documents.
 func (f *Fetcher) say(format string, args ...any) {
-	if f.Progress != nil {
+	if f.Progress != nil && f.ProgressMode != "json" {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		fmt.Fprintf(f.Progress, format+"\n", args...)

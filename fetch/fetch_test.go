@@ -32,8 +32,9 @@ func TestMain(m *testing.M) {
 
 func fakeBuilder() int {
 	var req struct {
-		Home, Context, Descriptor, Platform, Network string
-		Args                                         map[string]string
+		Home, Context, Descriptor, Platform, Network, Builder string
+		Args                                                  map[string]string
+		NoCache                                               bool
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -45,6 +46,9 @@ func fakeBuilder() int {
 		return 1
 	}
 	fmt.Fprintf(log, "%s %s %v\n", req.Descriptor, req.Platform, req.Args)
+	if asked, err := json.Marshal(req); err == nil {
+		os.WriteFile(filepath.Join(req.Home, "request.json"), asked, 0o600)
+	}
 	recipe, _ := os.ReadFile(filepath.Join(req.Context, "hello.dockerfile"))
 	switch {
 	case strings.Contains(string(recipe), "REFUSE"):
@@ -202,6 +206,37 @@ func TestADirectoryIsBuiltOnce(t *testing.T) {
 	}
 	if f.builds() != 1 {
 		t.Errorf("%d builds", f.builds())
+	}
+}
+
+// TestAnUnchangedKitNeedsNoBuilder asks for one that can be found and not run.
+func TestAnUnchangedKitNeedsNoBuilder(t *testing.T) {
+	f := setup(t)
+	first := f.get(nil)
+	f.Address = "tcp://127.0.0.1:1"
+	if err := os.Chmod(f.Builder, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again := f.get(nil); again.Built || again.Digest != first.Digest {
+		t.Errorf("built %v, %s instead of %s", again.Built, again.Digest, first.Digest)
+	}
+	if err := os.Chmod(f.Builder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.NoCache = true
+	if again := f.get(nil); !again.Built || f.builds() != 2 {
+		t.Errorf("without the cache: built %v, %d builds", again.Built, f.builds())
+	}
+	var asked struct {
+		NoCache bool
+		Builder string
+	}
+	data, err := os.ReadFile(filepath.Join(f.Home, "request.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &asked)
+	}
+	if err != nil || !asked.NoCache || asked.Builder != f.Address {
+		t.Errorf("the builder was asked for %s, %v", data, err)
 	}
 }
 

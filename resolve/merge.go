@@ -172,12 +172,21 @@ func mergeOpaque(_ capability.MergeMode, cs []capability.Contribution) ([]capabi
 
 // together judges the rules between merged entries of different types.
 func together(mode capability.MergeMode, cs []capability.Contribution) []capability.Conflict {
+	return conflictsOf(cs, spec.Together(requestsOf(cs), mode == capability.MergeRuntime))
+}
+
+func requestsOf(cs []capability.Contribution) []capability.Request {
 	requests := make([]capability.Request, len(cs))
 	for i, c := range cs {
 		requests[i] = c.Request
 	}
+	return requests
+}
+
+// conflictsOf says which Kits findings about cs concern.
+func conflictsOf(cs []capability.Contribution, findings []spec.Finding) []capability.Conflict {
 	var conflicts []capability.Conflict
-	for _, f := range spec.Together(requests, mode == capability.MergeRuntime) {
+	for _, f := range findings {
 		c := cs[f.Index]
 		kits := contributors(c)
 		conflicts = append(conflicts, capability.Conflict{

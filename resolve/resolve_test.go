@@ -137,7 +137,7 @@ func TestSelection(t *testing.T) {
       optional: true
       capabilities: [{type: a/y@1}, {type: a/x@1}, {type: a/z@1}]
   - group: {name: G, capabilities: [{type: a/y@1, source: {kit: origin, path: "capabilities[7]"}}]}
-  - {type: a/y@1, config: 1}
+  - {type: a/y@1, config: {n: 1}}
 `)
 	sel, err := resolve.Select([]resolve.Kit{k}, accept("a/y@1"))
 	if err != nil {
@@ -245,5 +245,23 @@ func TestOpaqueTypesMergeByWholeConfig(t *testing.T) {
 	}
 	if m := out[0]; m.Request.Optional || m.Request.Name != "B" || len(m.From) != 2 || m.From[1].Kit != "b" || m.From[0].From != nil {
 		t.Errorf("merged: %+v", m)
+	}
+}
+
+func TestSelectionNeedsThePolicyThatCredentialsRelyOn(t *testing.T) {
+	credential := "  - {type: com.docker.sandbox/credential@1, config: {service: s, phase: runtime, apiKey: {inject: [{domain: a.ex}]}}}\n"
+	policy := "  - {type: com.docker.sandbox/network-policy@1, optional: true, config: {runtime: {allow: [a.ex]}}}\n"
+	const credentialType, policyType = "com.docker.sandbox/credential@1", "com.docker.sandbox/network-policy@1"
+	one := []resolve.Kit{kit(t, "k:1", "mixin", "capabilities:\n"+credential+policy)}
+	two := []resolve.Kit{kit(t, "k:1", "mixin", "capabilities:\n"+credential), kit(t, "l:1", "mixin", "capabilities:\n"+policy)}
+	for _, kits := range [][]resolve.Kit{one, two} {
+		if _, err := resolve.Select(kits, accept(credentialType, policyType)); err != nil {
+			t.Errorf("%d Kits: %v", len(kits), err)
+		}
+		_, err := resolve.Select(kits, accept(credentialType))
+		var me *resolve.MergeError
+		if !errors.As(err, &me) || !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "k:1") {
+			t.Errorf("%d Kits without the policy: %v", len(kits), err)
+		}
 	}
 }

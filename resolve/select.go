@@ -113,7 +113,8 @@ func Select(kits []Kit, sel Selector) (*Selection, error) {
 // A group is taken if all of its members are accepted. If a required element is
 // not taken the error is a [SelectionError], and the Selection still holds all
 // records. If what was taken of one Kit breaks the rules of a descriptor, such
-// as two singletons out of two groups, that is an error too; nothing optional is
+// as two singletons out of two groups, or injects a credential at a host that no
+// policy among what was taken allows, that is an error too; nothing optional is
 // dropped to repair it.
 func SelectFor(op Operation, kits []Kit, sel Selector) (*Selection, error) {
 	var errs []error
@@ -230,6 +231,11 @@ func (s *Selection) judge(kits []Kit) error {
 			diags := spec.New(d, spec.Options{File: k.Ref, Form: capability.Effective, Unselected: true}).Validate()
 			errs = append(errs, diags.Err())
 		}
+	}
+	// A credential may rely on the policy of another Kit, but not on one that
+	// was not taken.
+	if bad := conflictsOf(s.Effective, spec.Injections(requestsOf(s.Effective))); len(bad) > 0 {
+		errs = append(errs, &MergeError{bad})
 	}
 	return errors.Join(errs...)
 }

@@ -168,8 +168,10 @@ type Volume struct {
 	Sandbox   string   `json:"sandbox"` // the name it is kept under
 	Path      string   `json:"path"`
 	Kits      []string `json:"kits"` // who asked for it when it was made
-	Dir       string   `json:"dir"`  // on the host
+	Dir       string   `json:"dir"`  // on the host; of a bounded one the file of its filesystem
 	SizeBytes *int64   `json:"sizeBytes,omitempty"`
+	Bounded   bool     `json:"bounded"`             // no more fits in than SizeBytes
+	UsedBytes *int64   `json:"usedBytes,omitempty"` // what a bounded one takes of the disk
 	Mode      *uint32  `json:"mode,omitempty"`
 	Note      string   `json:"note,omitzero"`
 	Mounted   bool     `json:"mounted"` // a sandbox of that name has it, running or stopped
@@ -243,7 +245,18 @@ type BuildOptions struct {
 	Ref      string            // tag in the store; empty: none
 	Args     map[string]string // values for build-phase args
 	Network  string            // what RUN steps can reach, as [CreateOptions.BuildNetwork]
-	Progress func(Event)
+	NoCache  bool              // build although nothing changed, and run every step
+	Progress func(Event)       // nil: not told
+
+	// Builder is the address of a BuildKit, unix://… or tcp://…. Empty uses
+	// the private builder. It is only asked if there is something to build.
+	Builder string
+
+	// Console is what the builder itself shows its progress on, instead of
+	// Progress, in ConsoleMode: auto (as buildx does on a terminal, else plain
+	// lines), tty, plain or json. A terminal has to be an [*os.File]. Nil: none.
+	Console     io.Writer
+	ConsoleMode string
 }
 
 // A Doctor examines the machine.

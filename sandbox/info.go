@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -37,6 +38,8 @@ type Info struct {
 	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
 	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
 
+	HostPorts []HostPort `json:"hostPorts,omitempty"` // services of this machine that it may reach
+
 	// Unenforced names what was asked for as a limit and does not hold here,
 	// with the reason: limits of the machine while it runs, sizes of volumes
 	// always.
@@ -67,6 +70,9 @@ type Plan struct {
 	LongRunning bool        `json:"longRunning,omitzero"` // a Kit asks never to be stopped for want of a session
 	IdleMs      int64       `json:"idleMs"`               // it is stopped after this long without a session; 0: never
 	Ports       []PortGrant `json:"ports,omitempty"`
+	HostPorts   []HostPort  `json:"hostPorts,omitempty"`
+	Registry    []string    `json:"registry,omitempty"` // Kits that ask for the registry of Kits
+	Logins      []Login     `json:"logins,omitempty"`
 	Limits      []Bound     `json:"limits,omitempty"`
 	Workspace   *Workspace  `json:"workspace,omitempty"`
 	Hooks       []Hook      `json:"hooks"`
@@ -101,6 +107,10 @@ type NetworkGrant struct {
 	Methods []string `json:"methods,omitempty"`
 	Paths   []string `json:"paths,omitempty"`
 
+	// Service names the grant that the entry shows, when it is no rule but
+	// one port at a name of the boundary, such as "host-port udp4/53".
+	Service string `json:"service,omitzero"`
+
 	Source string `json:"source"` // who asked: "kit <ref>", "operator" and which of his rules, or "default"
 	Scope  string `json:"scope"`  // one of the Scope constants
 }
@@ -113,6 +123,9 @@ func (g NetworkGrant) String() string {
 	}
 	if len(g.Paths) > 0 {
 		s += " " + strings.Join(g.Paths, ",")
+	}
+	if g.Service != "" {
+		s += " (" + g.Service + ")"
 	}
 	return s
 }
@@ -141,6 +154,31 @@ type PortGrant struct {
 	Transport string   `json:"transport"`
 	Name      string   `json:"name,omitzero"`
 	Kits      []string `json:"kits"`
+}
+
+// A HostPort is a service on this machine's loopback that the sandbox may reach,
+// at host.kitbox.internal and host.docker.internal on the same port.
+type HostPort struct {
+	Port      uint16   `json:"port"`
+	Transport string   `json:"transport"` // tcp or udp
+	Family    string   `json:"family"`    // of the loopback here: ipv4 or ipv6
+	Name      string   `json:"name,omitzero"`
+	Kits      []string `json:"kits"`
+}
+
+// String is the address of the service here, with its transport.
+func (p HostPort) String() string {
+	host := "127.0.0.1"
+	if p.Family == "ipv6" {
+		host = "[::1]"
+	}
+	return fmt.Sprintf("%s:%d/%s", host, p.Port, p.Transport)
+}
+
+// A Login is the use of this machine's login for an image registry.
+type Login struct {
+	Registry string   `json:"registry"`
+	Kits     []string `json:"kits"`
 }
 
 // A Port is one publication of a sandbox.

@@ -56,6 +56,8 @@ type PolicyQuery struct {
 	Host  string // a name or an address
 	Port  uint16 // 0: 443
 
+	Transport string // tcp, also when empty, or udp
+
 	// Method and Path make it an HTTP request; both empty: a connection.
 	// With one of them, the other is GET or /. Path has no query.
 	Method, Path string

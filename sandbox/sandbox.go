@@ -156,6 +156,7 @@ type Limits struct {
 	CPUs        float64 // cores
 	MemoryBytes int64   // swap included
 	Pids        int64   // processes and threads
+	DiskBytes   int64   // of what is written outside volumes, mounts and the workspace
 }
 
 // A Route makes a name that the policy allows dial Addr instead of what it

@@ -142,6 +142,9 @@ func (b *block) entry(at place, r *capability.Request) {
 	problems, claims := len(v.in.Problems), len(v.in.Claims)
 	InspectLines(*r, def, known, v.form, &v.in)
 	if !known {
+		if r.Config != nil && r.Config.Kind() != '{' && r.Config.Kind() != 'n' {
+			v.fail(at.path()+".config", "", "must be a map of fields, whatever the type")
+		}
 		b.compare(at, r, claims)
 		return
 	}
@@ -301,17 +304,6 @@ func InspectLines(r capability.Request, def capability.Definition, known bool, f
 // asked about.
 const digestBytes = 8
 
-// CanonicalConfig returns a config in the one form that equal configs share:
-// keys sorted, numbers in shortest form, no blanks (RFC 8785). What is not JSON
-// comes back as it is.
-func CanonicalConfig(config jsontext.Value) jsontext.Value {
-	c := config.Clone()
-	if c.Canonicalize() != nil {
-		return config
-	}
-	return c
-}
-
 // kindRules judges what only some kinds of Kit may ask.
 func (b *block) kindRules(at place, r *capability.Request) {
 	if b.v.d.Kind != KindMixin {
@@ -356,6 +348,9 @@ func (v *validator) configReferences(at place, r *capability.Request) bool {
 				clean = false
 			case ref.Scope == ScopeArgs:
 				if !v.argReference(at.path()+"."+path, ref) {
+					clean = false
+				} else if v.form == capability.Authored && r.Type == typeAgentSkill && path == "config.path" && v.d.Args[ref.Name].BuildArg == "" {
+					v.fail(at.path()+"."+path, "agent-skill@1/source-literal", "kit.args.%s is not resolved when building, and the image is checked before any sandbox exists: give it a buildArg", ref.Name)
 					clean = false
 				}
 			}

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -65,36 +66,55 @@ func extractBlock(src, rest []byte, line int) (Block, bool) {
 // before the first instruction is the recipe's own frontend, and the recipe
 // begins there. Otherwise the leading directive, which names the Kit frontend,
 // is turned into a plain comment of the same length, so that the builder does
-// not call that frontend again and line numbers stay.
+// not call that frontend again. It moves behind the directives that follow it,
+// because a comment ends them. The number of lines stays.
 func RecipeOf(src []byte) []byte {
-	first := -1
+	first, block := -1, false
 	for at := 0; at < len(src); {
 		l, rest := cutLine(src[at:])
 		t := bytes.TrimSpace(l)
 		if len(t) > 0 && t[0] != '#' {
 			break
 		}
-		if isSyntax(t) {
-			if first >= 0 {
-				return bytes.Clone(src[at:])
-			}
+		switch {
+		case string(t) == marker:
+			block = true
+		case block && (string(t) == "#" || bytes.HasPrefix(l, []byte(indent))): // the descriptor may hold any text
+		case isDirective(t, "syntax") && first >= 0:
+			return bytes.Clone(src[at:])
+		case isDirective(t, "syntax"):
 			first = at
+		default:
+			block = false
 		}
 		at = len(src) - len(rest)
 	}
 	out := bytes.Clone(src)
-	if first >= 0 {
-		i := first + bytes.IndexByte(out[first:], '=')
-		out[i] = ' '
+	if first < 0 {
+		return out
 	}
-	return out
+	line, rest := cutLine(out[first:])
+	line[bytes.IndexByte(line, '=')] = ' '
+	others := rest
+	for len(rest) > 0 {
+		l, after := cutLine(rest)
+		if !isDirective(bytes.TrimSpace(l), "escape", "check") {
+			break
+		}
+		rest = after
+	}
+	others = others[:len(others)-len(rest)]
+	if !bytes.HasSuffix(others, []byte("\n")) {
+		return out // there are none, or nothing follows them
+	}
+	return slices.Concat(out[:first], others, line, []byte("\n"), rest)
 }
 
-// isSyntax reports whether a line is a syntax directive, in the spellings the
-// builder accepts.
-func isSyntax(line []byte) bool {
+// isDirective reports whether a line is one of these parser directives, in the
+// spellings the builder accepts.
+func isDirective(line []byte, names ...string) bool {
 	name, _, ok := bytes.Cut(bytes.TrimPrefix(line, []byte("#")), []byte("="))
-	return ok && strings.EqualFold(string(bytes.TrimSpace(name)), "syntax")
+	return ok && slices.Contains(names, strings.ToLower(string(bytes.TrimSpace(name))))
 }
 
 // cutLine returns the first line without its line feed, and what follows.

@@ -38,6 +38,10 @@ func TestRecipeOfACommentDescriptor(t *testing.T) {
 		// A directive behind the first instruction is a comment.
 		{"#syntax = docker/sandbox-kit:3\n" + block + "FROM x\n# syntax=y\n", "#syntax   docker/sandbox-kit:3\n" + block + "FROM x\n# syntax=y\n"},
 		{block + "FROM x\n", block + "FROM x\n"},
+		// A comment would end the directives, so it goes behind them.
+		{"# syntax=a\n# check=error=true\n#escape=`\n" + block + "FROM x\n", "# check=error=true\n#escape=`\n# syntax a\n" + block + "FROM x\n"},
+		// What the descriptor says is no directive of the recipe.
+		{"# syntax=a\n" + block + "#   description: |\n#     syntax=b\n#   version: '1'\n# syntax=c\nFROM x\n", "# syntax=c\nFROM x\n"},
 	} {
 		d, diags := spec.Decode([]byte(c.src), spec.Options{})
 		if len(diags) > 0 {

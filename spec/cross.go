@@ -13,6 +13,7 @@ import (
 // The types that rules between entries speak of.
 const (
 	typeSbx                 = capability.Namespace + "/sbx@1"
+	typeAgentSkill          = capability.Namespace + "/agent-skill@1"
 	typeAgentContext        = capability.Namespace + "/agent-context@1"
 	typeLifecycle           = capability.Namespace + "/lifecycle@1"
 	typeSessions            = capability.Namespace + "/agent-sessions@1"
@@ -58,15 +59,32 @@ type Finding struct {
 // says that the list is final, whether credentials are injected only where the
 // network policy lets traffic go (§7.1.1).
 func Together(rs []capability.Request, selected bool) []Finding {
-	v := &validator{d: &Document{}, form: capability.Effective}
-	c := cross{v: v}
-	for i := range rs {
-		c.note(place{i, -1}, &rs[i])
-	}
+	c := gather(rs)
 	c.sessionVerbs()
 	if selected {
 		c.injection()
 	}
+	return c.findings()
+}
+
+// Injections is the second half of [Together], for a final list that has not
+// been merged yet.
+func Injections(rs []capability.Request) []Finding {
+	c := gather(rs)
+	c.injection()
+	return c.findings()
+}
+
+func gather(rs []capability.Request) *cross {
+	c := &cross{v: &validator{d: &Document{}, form: capability.Effective}}
+	for i := range rs {
+		c.note(place{i, -1}, &rs[i])
+	}
+	return c
+}
+
+func (c *cross) findings() []Finding {
+	v := c.v
 	out := make([]Finding, len(v.diags))
 	for i, dg := range v.diags {
 		head, rest, _ := strings.Cut(dg.Path, ".")
@@ -131,6 +149,10 @@ func (c *cross) sessionVerbs() {
 		return
 	}
 	a, okA := argv(s.List)
+	if slices.Equal(a, []string{"sh", "-c", ""}) {
+		a = nil
+	}
+	okA = okA && len(a) > 0 // in agent-sessions an empty command is none
 	b, okB := argv(is.List)
 	if okA && okB && !slices.Equal(a, b) && literal(a) && literal(b) {
 		c.v.fail(path+".config.list", "agent-interactive-sessions@1/list-matches-agent-sessions",

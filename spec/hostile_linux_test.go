@@ -51,6 +51,7 @@ func hostile(size int) map[string]string {
 		"directives":        rep("%YAML 1.2\n"),
 		"documents":         rep("---\n"),
 		"comments":          rep("#\n"),
+		"long lines":        head + "licenses: [" + rep("\"é\",") + "\"é\"]\n",
 		"open quote":        "\"" + rep("\\n"),
 		"question marks":    rep("? "),
 		"colons":            rep(": "),
@@ -78,6 +79,10 @@ func hostile(size int) map[string]string {
 		"long version":      head + "requires: [\"a > " + strings.Repeat("1.", size/2) + "1, < 2\"]",
 		"long bounds":       head + "requires: [\"a > 1." + strings.Repeat("9a.", size/8) + "1, < 1." + strings.Repeat("9a.", size/8) + "2\"]",
 		"many bounds":       head + "requires: [\"a >= 1" + rep(", >= 1.2") + ", < 3\"]",
+		"different bounds":  head + "requires: [\"a >= 0" + numbered(", >= %d", size) + "\"]",
+		"odd bounds":        head + "requires:\n" + rep("- a > 1.1111111111a, < 1.11111111111, > 1.111111111, < 1.111111111c\n"),
+		"greedy pattern":    head + "args: {x: {default: a, pattern: \"" + rep("(a{0,500}){0,2}") + "\"}}",
+		"many patterns":     head + "args:\n" + numbered("  a%d: {default: a, pattern: \"(a{0,99}){0,99}\"}\n", size),
 		"large pattern":     head + "args: {x: {default: a, pattern: \"" + rep("(a{1,9}){1,9}") + "\"}}",
 		"comment block":     "# kit:\n" + rep("#   a: b\n"),
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -305,9 +306,15 @@ const (
 )
 
 func (v *validator) args() {
+	room := maxPatterns
 	for _, key := range slices.Sorted(maps.Keys(v.d.Args)) {
 		a := v.d.Args[key]
 		p := join("args", key)
+		fits := true
+		if tree, err := syntax.Parse(a.Pattern, syntax.Perl); err == nil && a.Pattern != "" {
+			room -= patternSize(tree)
+			fits = room >= 0
+		}
 		if !ValidArgKey(key) {
 			v.fail(p, argStmt, "an argument key is letters, digits and '_', not beginning with a digit")
 		}
@@ -323,10 +330,12 @@ func (v *validator) args() {
 		if a.Enum != nil && len(a.Enum) == 0 {
 			v.fail(p+".enum", "", "lists no value: leave it out to admit any")
 		}
-		if a.Default != nil {
+		if a.Default != nil && fits {
 			v.argDefault(p+".default", a)
 		}
-		if a.Pattern != "" {
+		if !fits {
+			v.fail(p+".pattern", "", "the patterns of this descriptor %v together", errPatternSize)
+		} else if a.Pattern != "" {
 			if _, err := a.compile(); err != nil {
 				v.fail(p+".pattern", "", "is not an RE2 expression: %v", err)
 			}
@@ -355,13 +364,47 @@ func (v *validator) argDefault(path string, a Arg) {
 	}
 }
 
-// compile returns the pattern, anchored. It is compiled bare first: `a)|(b` is
+// compile returns the pattern, anchored. It is parsed bare first: `a)|(b` is
 // not an expression, though it would be one inside the parentheses.
 func (a Arg) compile() (*regexp.Regexp, error) {
-	if _, err := regexp.Compile(a.Pattern); err != nil {
+	tree, err := syntax.Parse(a.Pattern, syntax.Perl)
+	if err != nil {
 		return nil, err
 	}
+	if patternSize(tree) > maxPattern {
+		return nil, errPatternSize
+	}
 	return regexp.Compile(`\A(?:` + a.Pattern + `)\z`)
+}
+
+// maxPatterns bounds the instructions of all patterns of a descriptor.
+const maxPatterns = 100_000
+
+// maxPattern bounds the instructions of a compiled pattern, repetitions written
+// out: forty bytes can ask for gigabytes.
+const maxPattern = 10_000
+
+var errPatternSize = errors.New("repeat too much")
+
+// patternSize estimates the instructions that re becomes; any large number if
+// it is above the bound.
+func patternSize(re *syntax.Regexp) int {
+	size := 1
+	switch re.Op {
+	case syntax.OpLiteral:
+		size = len(re.Rune)
+	case syntax.OpCharClass:
+		size = 1 + len(re.Rune)/16
+	}
+	for _, sub := range re.Sub {
+		if size += patternSize(sub); size > maxPattern {
+			return size
+		}
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min+1, re.Max)
+	}
+	return size
 }
 
 // The reasons why an argument does not admit a value.

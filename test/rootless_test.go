@@ -49,6 +49,8 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
  {"type":"com.docker.sandbox/sbx@1"},{"type":"com.docker.sandbox/volume@1","config":{"path":"/data"}},
  {"type":"com.docker.sandbox/credential@1","optional":true,"config":{"service":"svc","phase":"runtime","apiKey":{"name":"TOKEN","proxyManaged":true}}},
  {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"id -u >/data/by"}]}}]}`}))
+	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "strong:1", Base: true, Config: ocispec.ImageConfig{Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
+		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/privileged@1"}]}`}))
 	must(filepath.Walk(home, func(p string, _ os.FileInfo, err error) error {
 		if err != nil {
 			return err
@@ -61,6 +63,9 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
+	// As after an installation below the user's own directory: to root of a
+	// sandbox it is a file of its own.
+	must(os.Chown(filepath.Join(dir, "kit-guest"), uid, uid))
 	for name, line := range map[string]string{
 		"passwd": fmt.Sprintf("kitboxtest:x:%d:%d::%s:/bin/sh\n", uid, uid, home), "group": fmt.Sprintf("kitboxtest:x:%d:\n", uid),
 		"subuid": "kitboxtest:700000:65536\n", "subgid": "kitboxtest:700000:65536\n",
@@ -95,6 +100,9 @@ kitbox exec t -- cat /data/f
 kill -9 $(kitbox status t --json | sed -n "s/.*\"keeperPid\": \([0-9]*\).*/\1/p")
 kitbox exec t -- echo reattached
 kitbox rm t
+kitbox create -q --name s --allow-privileged strong:1
+kitbox exec -u 0 s -- sh -c "chmod 755 /proc/1/exe 2>&1; chmod 755 /bin/busybox 2>&1 && echo changed" | sed "s/.*: //"
+kitbox rm s
 mkdir ws
 kitbox run -q --rm --exec w:1 ws -- true || echo refused $?
 kitbox ls --json
@@ -110,7 +118,9 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\nt\n"
+	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\nt\n" +
+		// The host's program cannot be changed; the sandbox's own can.
+		"s\nRead-only file system\nchanged\ns\n"
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

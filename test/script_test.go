@@ -5,6 +5,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,19 +25,20 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/app"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // libexec is where kit-guest is; empty when it could not be built.
 var libexec string
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 0 && os.Args[0] == keeper.ProcessName {
+	halt()
+	if len(os.Args) > 0 && os.Args[0] == link.ProcessName {
 		os.Exit(app.Main(os.Args))
 	}
 	testscript.Main(withGuest{m}, map[string]func(){
-		"kitbox":           func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
-		keeper.ProcessName: func() { os.Exit(app.Main(os.Args)) },
+		"kitbox":         func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		link.ProcessName: func() { os.Exit(app.Main(os.Args)) },
 	})
 }
 
@@ -87,8 +89,10 @@ func needs(t *testing.T) {
 func TestScripts(t *testing.T) {
 	needs(t)
 	testscript.Run(t, testscript.Params{
-		Dir:   "testdata",
-		Setup: setup,
+		Dir: "testdata",
+		// Its own would stay when only some scripts are run.
+		WorkdirRoot: t.TempDir(),
+		Setup:       setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"push":     push,
 			"serve":    serve,
@@ -141,9 +145,22 @@ func alive(home string) []string {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range procs {
 		b, err := os.ReadFile(p)
-		if err == nil && bytes.HasPrefix(b, []byte(keeper.ProcessName)) && bytes.Contains(b, []byte(home)) {
+		if err == nil && bytes.HasPrefix(b, []byte(link.ProcessName)) && bytes.Contains(b, []byte(home)) {
 			left = append(left, "keeper "+filepath.Base(filepath.Dir(p)))
 		}
+	}
+	left = append(left, guests(home)...)
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if b, err := os.ReadFile(l); err == nil && bytes.HasPrefix(b, []byte(home+"/")) {
+			left = append(left, "loop device of "+strings.TrimSpace(string(b)))
+		}
+	}
+	// Named by machine and, in short, by the directory of machines.
+	sum := sha256.Sum256([]byte(filepath.Join(home, "machines")))
+	for _, at := range []string{"/sys/fs/cgroup/kitbox", "/sys/fs/cgroup/*/kitbox"} {
+		groups, _ := filepath.Glob(fmt.Sprintf("%s/*-%x", at, sum[:4]))
+		left = append(left, groups...)
 	}
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(b, []byte(home)) {
 		left = append(left, "mounts")
@@ -151,17 +168,27 @@ func alive(home string) []string {
 	machines, _ := os.ReadDir(filepath.Join(home, "machines"))
 	for _, m := range machines {
 		left = append(left, "machine "+m.Name())
-		groups, _ := filepath.Glob("/sys/fs/cgroup/*/kitbox/" + m.Name())
-		left = append(left, groups...)
 	}
 	sandboxes, _ := os.ReadDir(filepath.Join(home, "sandboxes"))
 	for _, s := range sandboxes {
-		// A file that a kill left half written is swept when it is old.
-		if s.IsDir() {
+		switch s.Name() {
+		case ".ids.lock", ".ids.json":
+		default:
 			left = append(left, "sandbox "+s.Name())
 		}
 	}
 	return left
+}
+
+// guests finds the guests of home's machines, by their log, which they keep open.
+func guests(home string) (out []string) {
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/2")
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && strings.HasPrefix(target, home+"/machines/") {
+			out = append(out, "guest "+strings.Split(fd, "/")[2])
+		}
+	}
+	return out
 }
 
 // nothing fails when anything is left of the script's sandboxes.

@@ -6,6 +6,7 @@ package dockerauth
 import (
 	_ "embed"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/capability"
@@ -90,7 +91,7 @@ func hostFault(s string) string {
 			return fmt.Sprintf("%q is not a registry host", s)
 		}
 	}
-	if hasPort && (port == "" || len(port) > 5 || strings.Trim(port, "0123456789") != "") {
+	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0) {
 		return fmt.Sprintf("%q has no valid port", s)
 	}
 	for label := range strings.SplitSeq(host, ".") {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/kitbox-dev/kitbox/tck"
 	"github.com/kitbox-dev/kitbox/tck/artifact"
 	"github.com/kitbox-dev/kitbox/tck/vectors"
 )
@@ -23,6 +24,7 @@ type command struct {
 var commands = []command{
 	{"validate", "REF", "judge a published Kit; --help lists the flags", artifact.Validate},
 	{"inspect", "REF", "show what a published Kit says of itself", artifact.Inspect},
+	{"version", "", "say which suite this is", printVersion},
 	{"vectors", "[--json] FILE…", "run vector files through the libraries", vectors.Main},
 }
 
@@ -31,6 +33,11 @@ func main() {
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
+}
+
+func printVersion(_ context.Context, _ []string, stdout, _ io.Writer) int {
+	fmt.Fprintln(stdout, tck.Stamp())
+	return 0
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

@@ -19,7 +19,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/cli"
-	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/mux"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
@@ -27,6 +27,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store"
@@ -44,7 +45,7 @@ func Main(args []string) int {
 		fmt.Fprintf(os.Stderr, "kitbox: %v\n", err)
 		return kiterr.StatusFailed
 	}
-	if len(args) > 0 && args[0] == keeper.ProcessName {
+	if len(args) > 0 && args[0] == link.ProcessName {
 		e, err := newEngine()
 		return keeper.Main(args, func(dir string) (*keeper.Keeper, error) {
 			if err != nil {
@@ -82,6 +83,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := libexec()
 	guest := program(bin, "kit-guest")
+	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	return engine.New(engine.Config{
 		Home: home,
@@ -90,24 +92,30 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
 		Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder")} },
-		Attach:  attacher{filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
+		Attach:  attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(engine.SecretsDir(home))}.attach,
 		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
 			return err
 		},
-		Authority:    func(ctx context.Context) (string, error) { return certificate(ctx, filepath.Join(home, "ca")) },
+		Authority: func(ctx context.Context) ([]string, error) {
+			return certificates(ctx, filepath.Join(home, "ca"), os.Getenv(rootsVariable))
+		},
 		Base:         base,
 		Capabilities: inside.AllCapabilities(),
+		Registry:     egress.RegistryAlias,
+		Login:        func(ctx context.Context, registry string) error { return presentable(ctx, docker, registry) },
+		DockerConfig: docker,
 		Unenforced: func(l plan.Limits) []string {
-			_, not := cgroup.Of(l)
+			// Every driver here has its machines in directories and groups.
+			_, not := machinedir.Limits(l)
 			return not
 		},
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },
 		Held:      held,
-		Env:       append(keeper.Environment(os.Environ()), "KITBOX_HOME="+home),
+		Env:       append(link.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil
 }
 

@@ -7,12 +7,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -24,6 +26,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/registry"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 )
 
@@ -35,17 +38,41 @@ const namesFile = "names.jsonl"
 // accepts besides the system's, when it verifies a host it looks into.
 const rootsVariable = "KITBOX_UPSTREAM_CA"
 
-// certificate is what sandboxes of this home trust.
-func certificate(ctx context.Context, dir string) (string, error) {
+// certificates are what sandboxes of this home trust besides what their images do:
+// its authority, and those that the operator accepts for hosts, which are passed
+// through as often as they are looked into.
+func certificates(ctx context.Context, dir, roots string) ([]string, error) {
 	a, err := ca.Open(ctx, dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return a.PEM(), nil
+	certs := []string{a.PEM()}
+	if roots == "" {
+		return certs, nil
+	}
+	b, err := os.ReadFile(roots)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rootsVariable, err)
+	}
+	for len(b) > 0 {
+		var block *pem.Block
+		if block, b = pem.Decode(b); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue // a key, say, which is not for them
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", rootsVariable, roots, err)
+		}
+		certs = append(certs, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})))
+	}
+	return certs, nil
 }
 
 // An attacher makes boundaries for sandboxes of one home.
 type attacher struct {
+	home      string
 	authority string // directory of the home's authority
 	roots     string // file; empty: the system's alone
 	secrets   *vault.Vault
@@ -92,6 +119,8 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
+	services := egress.ServicesOf(p)
+	policy = policy.WithServices(services)
 	roots, err := a.pool()
 	if err != nil {
 		return nil, err
@@ -104,14 +133,43 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
-		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
-		Leaf: a.leaf(), Roots: roots, Presenter: presenter})
+	docker, err := logins(p, log)
 	if err != nil {
 		names.close()
 		return nil, err
 	}
-	return boundary{b, names}, nil
+	var presenters proxy.Presenters
+	if docker != nil {
+		presenters = append(presenters, docker)
+	}
+	if presenter != nil {
+		presenters = append(presenters, presenter)
+	}
+	leaf := a.leaf()
+	var up atomic.Pointer[control.Boundary]
+	now := func() plan.Phase {
+		if b := up.Load(); b != nil {
+			return b.Phase()
+		}
+		return phase
+	}
+	kits, err := openRegistry(a.home, p, leaf, now, log)
+	if err != nil {
+		names.close()
+		return nil, err
+	}
+	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Phase: phase, Policy: policy,
+		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
+		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters})
+	if err != nil {
+		names.close()
+		if kits != nil {
+			kits.Close()
+		}
+		return nil, err
+	}
+	up.Store(b)
+	return boundary{b, names, services, kits}, nil
 }
 
 // presenter presents the credentials of p; nil when it has none.
@@ -124,8 +182,10 @@ func (a attacher) presenter(p *plan.Plan) (proxy.Presenter, error) {
 
 // boundary is a [control.Boundary] as the keeper wants it.
 type boundary struct {
-	b     *control.Boundary
-	names *names
+	b        *control.Boundary
+	names    *names
+	services []egress.Service
+	registry *registry.Server // nil if there is none
 }
 
 // SetPhase implements [keeper.Boundary].
@@ -140,12 +200,18 @@ func (b boundary) SetRules(_ context.Context, rules []plan.EgressRule) error {
 	if err != nil {
 		return err
 	}
-	b.b.SetPolicy(policy)
+	b.b.SetPolicy(policy.WithServices(b.services))
 	return nil
 }
 
 // Close implements [keeper.Boundary].
-func (b boundary) Close() error { return errors.Join(b.b.Close(), b.names.close()) }
+func (b boundary) Close() error {
+	err := b.b.Close()
+	if b.registry != nil {
+		b.registry.Close()
+	}
+	return errors.Join(err, b.names.close())
+}
 
 // names is the file of synthetic names, one entry a line; later lines win.
 type names struct {

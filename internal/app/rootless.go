@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // enter makes this process root of the user's own namespace, by starting it
@@ -24,12 +24,12 @@ func enter(home, guest string) error {
 }
 
 // held is what keeps the user namespace there for a keeper.
-func held() (keeper.Held, error) {
+func held() (link.Held, error) {
 	if !inNamespace() {
-		return keeper.Held{}, nil
+		return link.Held{}, nil
 	}
 	f, err := rootless.Life()
-	return keeper.Held{Variable: rootless.LifeVariable, File: f}, err
+	return link.Held{Variable: rootless.LifeVariable, File: f}, err
 }
 
 // inNamespace reports whether this process is in a user namespace of its own, as

@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"serve", "build", "stop", "status"}, os.Args[1]) {
 		os.Exit(cli.Main(frontend.Builder{}, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(programs.dir)
+	os.Exit(code)
 }
 
 // busybox is a program that needs no libraries, for the base image.
@@ -146,12 +148,16 @@ func (b *bench) writeBase(busybox []byte) {
 		}
 		io.WriteString(w, data)
 	}
-	for _, d := range []string{"bin", "etc", "tmp", "var", "var/lib", "var/lib/dpkg", "home"} {
+	for _, d := range []string{"bin", "etc", "tmp", "var", "var/lib", "var/lib/dpkg", "home", "etc/ssl", "etc/ssl/certs", "usr", "usr/bin"} {
 		add(tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, string(busybox))
 	for _, a := range []string{"sh", "cat", "echo", "sleep", "chown", "ls", "mkdir", "touch", "wget", "nc", "date", "env", "true", "false", "id"} {
 		add(tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, "")
+	}
+	// What content may assume of a base; none of it is run here.
+	for _, f := range []string{"bin/bash", "usr/bin/git", "etc/ssl/certs/ca-certificates.crt"} {
+		add(tar.Header{Name: f, Typeflag: tar.TypeReg, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, "root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n")
 	add(tar.Header{Name: "var/lib/dpkg/status", Typeflag: tar.TypeReg, Mode: 0o644}, dpkgStatus)
@@ -439,12 +445,21 @@ func TestWhatIsBuiltPassesTheArtifactSuite(t *testing.T) {
 	}
 }
 
+func TestWhatTheSuiteWarnsOfNamesTheLine(t *testing.T) {
+	b := newBench(t)
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{
+		"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/privileged@1\n    description: to mount\n  - type: com.docker.sandbox/acp@1\n    config: {agent: a, command: a}\n"})})
+	if len(res.Warnings) != 1 || res.Warnings[0].File != "hello.yaml" || res.Warnings[0].Line != 7 || !strings.Contains(res.Warnings[0].Message, "acp@1/optional-for-compatibility") {
+		t.Errorf("warnings: %+v", res.Warnings)
+	}
+}
+
 func TestMixinsWithLinksToNowhereAreWarnedAbout(t *testing.T) {
 	b := newBench(t)
 	dir := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n",
 		"hello.dockerfile": "FROM kitbox.local/base:1 AS make\nUSER root\nRUN mkdir -p /out/opt && touch /out/opt/there && cd /out/opt && /bin/busybox ln -s gone bad && /bin/busybox ln -s there good && /bin/busybox ln -s /bin/sh base\nFROM scratch\nCOPY --from=make /out/ /\n"})
 	told := fmt.Sprint(b.mustBuild(builder.Request{Context: dir}).Warnings)
-	if !strings.Contains(told, `/opt/bad to "gone"`) || strings.Contains(told, "/opt/good") || strings.Contains(told, "/opt/base") {
+	if !strings.Contains(told, `/opt/bad: leads to "gone"`) || strings.Contains(told, "/opt/good") || strings.Contains(told, "/opt/base") {
 		t.Errorf("told: %s", told)
 	}
 }
@@ -527,6 +542,14 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		"a mixin that takes all homes": {
 			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n", "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN chown 1000 /home\n"},
 			file:  "hello.yaml", line: 2, has: []string{"/home belong to user 1000"}, err: kiterr.ErrRefused,
+		},
+		"a user nobody knows": { // this and the next are the artifact suite's
+			files: map[string]string{"hello.yaml": workload + "capabilities:\n  - type: com.docker.sandbox/sbx@1\n", "hello.dockerfile": "FROM kitbox.local/base:1\nUSER ghost\nENV BASH_ENV=/etc/passwd\nCMD [\"sh\"]\n"},
+			file:  "hello.yaml", line: 3, has: []string{"ghost", "sbx@1/user-resolves-in-passwd", "kit-tck validate"}, err: kiterr.ErrRefused,
+		},
+		"a skill without content": {
+			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /opt/s}\n", "hello.dockerfile": "FROM scratch\nCOPY x /opt/s/x\n", "x": ""},
+			file:  "hello.yaml", has: []string{"/opt/s/SKILL.md", "agent-skill@1/content-present"}, err: kiterr.ErrRefused,
 		},
 		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
 	} {
@@ -735,6 +758,8 @@ func (b *bench) status() builder.Status {
 func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 	b := newBench(t)
 	before := leftovers()
+	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
+	kept := b.mustBuild(builder.Request{Context: ok})
 	dir, running := b.blocking()
 	failed := make(chan error, 1)
 	go func() {
@@ -762,8 +787,10 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 		t.Fatal("the build still waits for its builder")
 	}
 	b.eventually("no process of the builder", func() bool { return len(processes(b.home)) == 0 })
-	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
-	b.mustBuild(builder.Request{Context: ok})
+	if again := b.mustBuild(builder.Request{Context: ok}); !again.Cached || again.Digest != kept.Digest {
+		t.Errorf("of what was built before the kill: cached %v, %s instead of %s", again.Cached, again.Digest, kept.Digest)
+	}
+	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": strings.Replace(recipe, "echo hello", "echo new", 1), "note.txt": "note\n"})})
 	if b.status().PID == pid {
 		t.Error("the builder that was killed answers")
 	}
@@ -949,6 +976,29 @@ func TestAnotherBuildKitIsOnlyAnAddress(t *testing.T) {
 	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix://" + short, Layout: elsewhere})
 	if _, err := os.Stat(filepath.Join(elsewhere, "blobs", "sha256", res.Digest.Encoded())); err != nil {
 		t.Error(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("unix", short)
+			if err != nil {
+				c.Close()
+				return
+			}
+			go func() { io.Copy(to, c); to.Close() }()
+			go func() { io.Copy(c, to); c.Close() }()
+		}
+	}()
+	if again := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "tcp://" + l.Addr().String(), Layout: elsewhere}); again.Digest != res.Digest {
+		t.Errorf("over TCP: %s, over a socket: %s", again.Digest, res.Digest)
 	}
 	if _, err := b.build(builder.Request{Context: b.kit(map[string]string{"hello.yaml": declaration}), Builder: "unix:///nowhere.sock"}); err == nil || !strings.Contains(err.Error(), "unix:///nowhere.sock") {
 		t.Errorf("error = %v, want one that names the address", err)

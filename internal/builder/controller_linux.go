@@ -65,9 +65,17 @@ const (
 	labelStarted  = "dev.kitbox.builder.started"
 )
 
+// A controller is BuildKit's with a way to bring its cache below the bound at
+// once: BuildKit itself does so at most once a minute, which a builder that ends
+// earlier does not see.
+type controller struct {
+	*control.Controller
+	trim func(context.Context) error
+}
+
 // newController opens the state in root and returns the controller that builds
 // with it. Only one process can have root open.
-func newController(ctx context.Context, root string, o ServeOptions) (*control.Controller, error) {
+func newController(ctx context.Context, root string, o ServeOptions) (*controller, error) {
 	runcPath, err := findRunc(sbin)
 	if err != nil {
 		return nil, err
@@ -108,7 +116,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 	if err != nil {
 		return nil, err
 	}
-	return control.NewController(control.Opt{
+	ctl, err := control.NewController(control.Opt{
 		SessionManager:   sessions,
 		WorkerController: workers,
 		Frontends: map[string]bkfrontend.Frontend{
@@ -126,6 +134,18 @@ func newController(ctx context.Context, root string, o ServeOptions) (*control.C
 		GarbageCollect: w.GarbageCollect,
 		GracefulStop:   ctx.Done(),
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &controller{ctl, func(ctx context.Context) error {
+		freed := make(chan client.UsageInfo)
+		go func() {
+			for range freed { // Prune waits for its reader
+			}
+		}()
+		defer close(freed)
+		return w.Prune(ctx, freed, opt.GCPolicy...)
+	}}, nil
 }
 
 // workerOpt opens the stores in root that a worker needs and gives it an

@@ -61,6 +61,10 @@ func (o ServeOptions) cacheBytes() int64 {
 	return o.CacheBytes
 }
 
+// trimLimit bounds how long a builder tidies its cache before it ends. A client
+// that comes meanwhile waits for it.
+const trimLimit = 10 * time.Second
+
 // Serve runs a builder until it has been idle for o.Idle or ctx is done; a
 // cancelled ctx ends running builds. It must be called in PID and mount
 // namespaces of its own, as [Launch] starts it: it remounts /proc and
@@ -152,6 +156,11 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 	gone, reason := presence.waitIdle(ctx, o.idle(), filepath.Join(o.Dir, lockName))
 	if gone != nil {
 		defer gone.Close()
+		bound, cancel := context.WithTimeout(ctx, trimLimit)
+		if err := ctl.trim(bound); err != nil {
+			slog.Warn("the build cache may be larger than its bound", "err", err)
+		}
+		cancel()
 	}
 	slog.Info("builder ends", "why", reason)
 	os.Remove(filepath.Join(o.Dir, socketName))

@@ -178,6 +178,13 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	root.SetHelpCommandGroupID(groupImages)
 	root.SetCompletionCommandGroupID(groupImages)
 	root.PersistentFlags().Bool("no-input", false, "never ask anything; fail and say what to do instead")
+	if hot := e.hot(); hot != nil {
+		hot.GroupID = groupRun
+		root.AddCommand(hot)
+		root.SetUsageTemplate(usageTemplate)
+		dress(root)
+		return root
+	}
 	for _, c := range []struct {
 		group string
 		cmd   *cobra.Command
@@ -196,6 +203,22 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	root.SetUsageTemplate(usageTemplate)
 	dress(root)
 	return root
+}
+
+// hot is the command that is called when it is one of those that programs call
+// again and again; nil for all others. Making all commands takes longer than some
+// of them.
+func (e *Env) hot() *cobra.Command {
+	if len(e.Args) == 0 {
+		return nil
+	}
+	switch e.Args[0] {
+	case "exec":
+		return e.exec()
+	case "run":
+		return e.run()
+	}
+	return nil
 }
 
 // statusNote marks the commands whose help lists exit statuses.

@@ -15,6 +15,7 @@ func (e *Env) build() *cobra.Command {
 		args   []string
 		ref    string
 		net    string
+		o      sandbox.BuildOptions
 		quiet  bool
 		asJSON bool
 	)
@@ -23,9 +24,18 @@ func (e *Env) build() *cobra.Command {
 		Short: "Build a Kit into the local store",
 		Long: `Builds the Kit in DIR, or that DIR names as a descriptor file, unless it is
 built already, and prints the digest of its manifest. run, create and plan do
-the same for every Kit that is given as a directory.`,
+the same for every Kit that is given as a directory.
+
+A Kit of which nothing has changed is found by the hash of its sources, and no
+builder is started for it. Otherwise the private builder builds it, which starts
+when it is needed, ends when it has been idle for five minutes and keeps its cache
+below 10 GiB; kit-builder status, stop and prune manage it.
+
+Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 		Example: `  kitbox build ./examples/hello
-  kitbox build --tag hello:1 --arg version=2 ./examples/hello`,
+  kitbox build --tag hello:1 --arg version=2 ./examples/hello
+  kitbox build --builder tcp://buildkit.example:1234 --progress plain ./examples/hello
+  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) kitbox build ./examples/hello`,
 		Args: one("DIR"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			values, err := pairs(cmd, "--arg", args)
@@ -39,9 +49,17 @@ the same for every Kit that is given as a directory.`,
 			if network != "" && !quiet {
 				fmt.Fprintf(e.Stderr, "kitbox: build network %s: %s\n", network, buildNetworkText(network))
 			}
-			p := e.progress(quiet)
-			im, err := e.Builder.Build(cmd.Context(), sandbox.BuildOptions{Dir: a[0], Ref: ref, Args: values, Network: network, Progress: p.event})
-			p.done()
+			switch o.ConsoleMode {
+			case "auto", "tty", "plain", "json":
+				if !quiet {
+					o.Console = e.Stderr
+				}
+			case "quiet":
+			default:
+				return usageError(cmd, "--progress %q is none of auto, tty, plain, json and quiet", o.ConsoleMode)
+			}
+			o.Dir, o.Ref, o.Args, o.Network = a[0], ref, values, network
+			im, err := e.Builder.Build(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -56,6 +74,9 @@ the same for every Kit that is given as a directory.`,
 	f.StringArrayVar(&args, "arg", nil, "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	buildNetworkFlag(cmd, &net)
+	f.StringVar(&o.Builder, "builder", "", "`ADDRESS` of another BuildKit, unix://… or tcp://…")
+	f.BoolVar(&o.NoCache, "no-cache", false, "build although nothing changed, and run every step")
+	f.StringVar(&o.ConsoleMode, "progress", "auto", "`MODE` of progress on stderr: auto (tty on a terminal, else plain), tty,\nplain, json or quiet")
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -77,22 +77,32 @@ func quietFlag(cmd *cobra.Command) {
 }
 
 // each does f to every named sandbox, whatever became of the ones before, and
-// prints the names that it worked for.
+// prints the names that it worked for, or with --json what they are like now.
 func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) error) error {
 	var errs []error
 	quiet, _ := cmd.Flags().GetBool("quiet")
+	asJSON, _ := cmd.Flags().GetBool("json")
+	infos := []sandbox.Info{}
 	for _, n := range names {
 		sb, err := e.Runtime.Open(cmd.Context(), n)
 		if err == nil {
 			err = f(sb)
 		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		var info sandbox.Info
+		if err == nil && asJSON {
+			info, err = sb.Status(cmd.Context())
 		}
-		if !quiet {
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case asJSON:
+			infos = append(infos, info)
+		case !quiet:
 			fmt.Fprintln(e.Stdout, n)
 		}
+	}
+	if asJSON {
+		errs = append(errs, writeJSON(e.Stdout, infos))
 	}
 	return errors.Join(errs...)
 }

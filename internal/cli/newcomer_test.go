@@ -40,6 +40,28 @@ func TestABuildNetworkIsAskedForAndShown(t *testing.T) {
 			t.Errorf("build --build-network %q: status %d, %q: %s", flag, status, b.options.Network, errs.String())
 		}
 	}
+	for _, c := range []struct {
+		args []string
+		want sandbox.BuildOptions // but for the console, which is there unless nothing is to be shown
+		none bool
+	}{
+		{nil, sandbox.BuildOptions{ConsoleMode: "auto"}, false},
+		{[]string{"--progress", "json", "--no-cache", "--builder", "tcp://b:1"}, sandbox.BuildOptions{ConsoleMode: "json", NoCache: true, Builder: "tcp://b:1"}, false},
+		{[]string{"--progress", "quiet"}, sandbox.BuildOptions{ConsoleMode: "quiet"}, true},
+		{[]string{"-q"}, sandbox.BuildOptions{ConsoleMode: "auto"}, true},
+	} {
+		var b builds
+		var out, errs bytes.Buffer
+		status := Main(t.Context(), &Env{Args: append([]string{"build", "./k"}, c.args...), Stdout: &out, Stderr: &errs, Builder: &b})
+		o := b.options
+		if status != 0 || o.ConsoleMode != c.want.ConsoleMode || o.NoCache != c.want.NoCache || o.Builder != c.want.Builder || (o.Console == nil) != c.none {
+			t.Errorf("%q: status %d, %+v: %s", c.args, status, o, errs.String())
+		}
+	}
+	var wrong, nothing bytes.Buffer
+	if status := Main(t.Context(), &Env{Args: []string{"build", "./k", "--progress", "loud"}, Stdout: &nothing, Stderr: &wrong, Builder: &builds{}}); status != 1 || !strings.Contains(wrong.String(), `"loud" is none of`) {
+		t.Errorf("status %d, %s", status, wrong.String())
+	}
 	var f fake
 	if status, _, errs := f.command("run", "./k", "--build-network", "all"); status != 1 || !strings.Contains(errs, `"all" is none of none, public and host`) || len(f.did) > 0 {
 		t.Errorf("status %d, %s", status, errs)

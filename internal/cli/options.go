@@ -30,6 +30,7 @@ type making struct {
 	cpus   float64
 	memory string
 	pids   int64
+	disk   string
 	idle   time.Duration
 
 	privileged  bool
@@ -53,6 +54,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
 	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
+	f.StringVar(&m.disk, "disk", "", "how much it may write outside volumes, mounts and the workspace, such as 10g")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.BoolVar(&m.passthrough, "allow-passthrough", false, passthroughHelp)
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
@@ -89,6 +91,11 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if m.memory != "" {
 		if o.Limits.MemoryBytes, err = parseBytes(m.memory); err != nil {
 			return o, usageError(cmd, "--memory %q: %v", m.memory, err)
+		}
+	}
+	if m.disk != "" {
+		if o.Limits.DiskBytes, err = parseBytes(m.disk); err != nil {
+			return o, usageError(cmd, "--disk %q: %v", m.disk, err)
 		}
 	}
 	for _, r := range m.routes {

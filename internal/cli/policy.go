@@ -260,8 +260,8 @@ nothing allows any more are cut before the command returns.`,
 
 func (e *Env) policyCheck() *cobra.Command {
 	var (
-		q      sandbox.PolicyQuery
-		asJSON bool
+		q           sandbox.PolicyQuery
+		asJSON, udp bool
 	)
 	cmd := &cobra.Command{
 		Use:   "check [options] NAME HOST[:PORT]",
@@ -288,6 +288,9 @@ dialled: private ones need a rule that spells them.`,
 			if q.Host, q.Port, err = splitDestination(args[1]); err != nil {
 				return usageError(cmd, "%v", err)
 			}
+			if udp {
+				q.Transport = "udp"
+			}
 			o, err := sandbox.PolicyOf(e.Runtime)
 			if err != nil {
 				return err
@@ -308,6 +311,7 @@ dialled: private ones need a rule that spells them.`,
 		},
 	}
 	cmd.Flags().StringVar(&q.Phase, "phase", "runtime", "install or runtime")
+	cmd.Flags().BoolVar(&udp, "udp", false, "judge a datagram")
 	cmd.Flags().StringVar(&q.Method, "method", "", "judge a request with this method (GET if only --path is given)")
 	cmd.Flags().StringVar(&q.Path, "path", "", "judge a request for this path, without its query (/ if only --method is given)")
 	jsonFlag(cmd, &asJSON)

@@ -18,7 +18,10 @@ func (e *Env) ports() *cobra.Command {
 		Short: "Show, add and take back published ports",
 		Long: `Shows which ports of a sandbox are published, and where. They are reachable on
 the loopback of this machine only, 127.0.0.1 and ::1, and lead to the loopback
-inside. A port keeps its number here across restarts as long as it is free.`,
+inside. A port keeps its number here across restarts as long as it is free.
+
+Services of this machine that the sandbox may reach, which host-port entries of
+Kits ask for, are shown below; with --json they are in "kitbox status --json".`,
 		Example: `  kitbox ports t
   kitbox ports publish t 3000
   curl localhost:$(kitbox ports t --json | jq '.[0].host')`,
@@ -49,7 +52,20 @@ inside. A port keeps its number here across restarts as long as it is free.`,
 				}
 				fmt.Fprintf(w, "%d/%s\t%s\t%s\t%s\n", p.Container, p.Transport, where, printable(p.Name), printable(p.Source))
 			}
-			return w.Flush()
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			info, err := sb.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for i, p := range info.HostPorts {
+				if i == 0 {
+					fmt.Fprintln(e.Stdout, "\nIt reaches, as host.kitbox.internal and host.docker.internal:")
+				}
+				fmt.Fprintf(e.Stdout, "  %s, asked for by %s\n", printable(hostPortText(p)), printable(strings.Join(p.Kits, ", ")))
+			}
+			return nil
 		},
 	}
 	jsonFlag(cmd, &asJSON)

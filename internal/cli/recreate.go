@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -9,21 +10,39 @@ import (
 )
 
 func (e *Env) restart() *cobra.Command {
-	return &cobra.Command{
-		Use:               "restart NAME...",
-		Short:             "Stop a sandbox and start it again",
-		Example:           `  kitbox restart t`,
+	var (
+		grace  time.Duration
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "restart [options] NAME...",
+		Short: "Stop a sandbox and start it again",
+		Long: `Ends every process of the sandbox and boots it again with everything it had. One
+that is stopped is started. When that fails the error says that it is down.`,
+		Example: `  kitbox restart t
+  kitbox restart --json t | jq -r '.[].pid'`,
 		Args:              atLeastOneName,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.each(cmd, args, func(sb sandbox.Sandbox) error {
-				if err := sb.Stop(cmd.Context(), sandbox.StopOptions{}); err != nil {
+				o := sandbox.StopOptions{Grace: grace}
+				if grace <= 0 {
+					o.Grace = -1
+				}
+				if err := sb.Stop(cmd.Context(), o); err != nil {
 					return err
 				}
-				return sb.Start(cmd.Context())
+				if err := sb.Start(cmd.Context()); err != nil {
+					return fmt.Errorf("sandbox %s is stopped and did not come up again: %w", sb.Name(), err)
+				}
+				return nil
 			})
 		},
 	}
+	quietFlag(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long processes get between TERM and KILL")
+	return cmd
 }
 
 func (e *Env) recreate() *cobra.Command {

@@ -139,6 +139,9 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	if i.Workspace != "" {
 		line("workspace", i.Workspace+" at "+i.Root)
 	}
+	for _, p := range i.HostPorts {
+		line("host port", hostPortText(p))
+	}
 	line("created", i.Created.Local().Format(time.RFC3339))
 	if i.PID > 0 {
 		line("pid", fmt.Sprintf("%d, keeper %d", i.PID, i.KeeperPID))

@@ -111,6 +111,15 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line("port", text+", published on this machine's loopback")
 	}
+	for _, p := range g.HostPorts {
+		line("host port", hostPortText(p)+", reachable as host.kitbox.internal")
+	}
+	for _, l := range g.Logins {
+		line("login", "of "+l.Registry+" is used at the boundary; asked for by "+strings.Join(l.Kits, ", "))
+	}
+	if len(g.Registry) > 0 {
+		line("registry", "reads and pushes Kits of the local store; asked for by "+strings.Join(g.Registry, ", "))
+	}
 	for _, b := range g.Limits {
 		text := boundText(b.Limit, b.Amount) + ", " + b.Source
 		if b.Asked != 0 && b.Asked != b.Amount {
@@ -144,6 +153,14 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	}
 }
 
+func hostPortText(p sandbox.HostPort) string {
+	text := p.String() + " of this machine"
+	if p.Name != "" {
+		text += " (" + p.Name + ")"
+	}
+	return text
+}
+
 func skippedText(s sandbox.Skipped) string {
 	what := s.Type
 	if what == "" {
@@ -158,6 +175,8 @@ func boundText(limit string, amount int64) string {
 		return fmt.Sprintf("%g cores", float64(amount)/1000)
 	case "memory":
 		return bytesText(amount) + " of memory"
+	case "disk":
+		return bytesText(amount) + " of disk"
 	}
 	return fmt.Sprintf("%d %s", amount, limit)
 }

@@ -39,8 +39,11 @@ func (e *Env) volumeKeeper() (sandbox.VolumeKeeper, error) {
 func (e *Env) volumeList() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "ls [NAME]",
-		Short:             "List the volumes of one name, or all",
+		Use:   "ls [NAME]",
+		Short: "List the volumes of one name, or all",
+		Long: `Lists volumes with their sizes: "at most" one that more than that does not fit
+in, "advisory" one that this host could not bound, as the note in --json says.
+USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 		Example:           `  kitbox volume ls --json | jq -r '.[] | select(.mounted | not) | .dir'`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: e.names,
@@ -61,13 +64,22 @@ func (e *Env) volumeList() *cobra.Command {
 				return writeJSON(e.Stdout, volumes)
 			}
 			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "SANDBOX\tPATH\tSIZE\tMOUNTED")
+			fmt.Fprintln(w, "SANDBOX\tPATH\tSIZE\tUSED\tMOUNTED")
 			for _, v := range volumes {
 				size := "-"
 				if v.SizeBytes != nil {
 					size = bytesText(*v.SizeBytes)
+					if v.Bounded {
+						size = "at most " + size
+					} else {
+						size += ", advisory"
+					}
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%t\n", v.Sandbox, printable(v.Path), size, v.Mounted)
+				used := "-"
+				if v.UsedBytes != nil {
+					used = bytesText(*v.UsedBytes)
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%t\n", v.Sandbox, printable(v.Path), size, used, v.Mounted)
 			}
 			return w.Flush()
 		},

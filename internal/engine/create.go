@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -180,7 +180,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := c.write(sb, o.Ephemeral); err != nil {
 		return nil, err
 	}
-	if err := e.storage.prepare(p); err != nil {
+	if err := e.storage.Prepare(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := e.shared.prepare(p); err != nil {
@@ -189,7 +189,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}
-	up, err = k.Boot(ctx, keeper.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
+	up, err = k.Boot(ctx, link.BootOptions{Create: true, Volatile: o.Ephemeral, Progress: o.Progress})
 	if !up {
 		return nil, explainBoot(p, err)
 	}

@@ -24,6 +24,14 @@ func left(p *plan.Plan, m driver.Machine) (skipped []sandbox.Skipped, unenforced
 	return skipped, unenforced
 }
 
+func hostPorts(p *plan.Plan) []sandbox.HostPort {
+	var out []sandbox.HostPort
+	for _, h := range p.HostPorts {
+		out = append(out, sandbox.HostPort(h))
+	}
+	return out
+}
+
 // display is p in the terms a user decides by.
 func display(p *plan.Plan) (*sandbox.Plan, error) {
 	detail, err := json.Marshal(p)
@@ -71,6 +79,13 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	}
 	for _, port := range p.Ports {
 		d.Ports = append(d.Ports, sandbox.PortGrant(port))
+	}
+	d.HostPorts = hostPorts(p)
+	for _, a := range p.DockerAuth {
+		d.Logins = append(d.Logins, sandbox.Login{Registry: a.Registry, Kits: a.Kits})
+	}
+	if p.Registry != nil {
+		d.Registry = p.Registry.Kits
 	}
 	for _, h := range p.Hooks {
 		d.Hooks = append(d.Hooks, sandbox.Hook{Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Args: h.Argv, User: h.User, Description: h.Description})

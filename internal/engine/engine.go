@@ -22,12 +22,15 @@ import (
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
+	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -59,9 +62,10 @@ type Config struct {
 	// accepts all.
 	Domain func(pattern string) error
 
-	// Authority returns the certificate of who signs for hosts whose
-	// connections are looked into. Nil: no connection can be.
-	Authority func(ctx context.Context) (pem string, err error)
+	// Authority returns certificates that sandboxes trust: that of who signs
+	// for hosts whose connections are looked into, and those of the
+	// operator's own. Nil: no connection can be looked into.
+	Authority func(ctx context.Context) (pem []string, err error)
 
 	// Capabilities are all that the driver can give to root inside; nil
 	// refuses privileged@1.
@@ -70,6 +74,16 @@ type Config struct {
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
+
+	// Login reports whether this host has a login for an image registry
+	// that the boundary can present; nil: there is none. DockerConfig is the
+	// directory where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
+
+	// Registry is the name at which sandboxes reach the registry of Kits;
+	// empty: there is none.
+	Registry string
 
 	// BootFiles are the files of the machine's own, such as resolv.conf.
 	BootFiles func(hostname string) []plan.BootFile
@@ -85,7 +99,7 @@ type Config struct {
 
 	// Held returns what a keeper has to keep open; nil: nothing. The caller
 	// closes the file.
-	Held func() (keeper.Held, error)
+	Held func() (link.Held, error)
 
 	// Env is what keepers inherit.
 	Env []string
@@ -95,7 +109,7 @@ type Config struct {
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
 	c        Config
-	storage  storage
+	storage  storage.Store
 	shared   shared
 	secrets  *vault.Vault
 	handlers handler.List
@@ -108,9 +122,9 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage{c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
-		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain})
+		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 
@@ -134,8 +148,8 @@ func (e *Engine) privilege() error {
 }
 
 // spawn starts a keeper for sb.
-func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
-	var held keeper.Held
+func (e *Engine) spawn(sb *state.Sandbox) (*link.Process, error) {
+	var held link.Held
 	if e.c.Held != nil {
 		var err error
 		if held, err = e.c.Held(); err != nil {
@@ -145,7 +159,7 @@ func (e *Engine) spawn(sb *state.Sandbox) (*keeper.Process, error) {
 			defer held.File.Close()
 		}
 	}
-	return keeper.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
+	return link.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A
@@ -178,9 +192,14 @@ func (e *Engine) openName(name string) (*box, error) {
 	return &box{e: e, sb: sb}, nil
 }
 
-// listBound is how long one sandbox may take to answer a listing: a person does
-// not notice it, and a keeper that is alive answers in a hundredth of it.
-const listBound = 300 * time.Millisecond
+// How long one sandbox may take to say how it is. A listing as a whole takes less
+// than 300 ms however many are stopped or frozen, which a person does not notice; a
+// keeper that is alive answers in a hundredth of it, and one that is late on a busy
+// machine is given more.
+const (
+	listBound   = 200 * time.Millisecond
+	statusBound = 2 * time.Second
+)
 
 // List implements [sandbox.Runtime].
 func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
@@ -200,13 +219,16 @@ func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
 	}
 	infos := make([]*sandbox.Info, len(names))
 	var wg sync.WaitGroup
+	turn := make(chan struct{}, width)
 	for i, name := range names {
 		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
 			sb, err := e.state.Sandbox(name)
 			if err != nil {
 				return // removed since
 			}
-			info := (&box{e: e, sb: sb}).info(ctx, machines)
+			info := (&box{e: e, sb: sb}).info(ctx, machines, listBound)
 			infos[i] = &info
 		})
 	}
@@ -233,6 +255,11 @@ func (e *Engine) machines(ctx context.Context) (map[string]driver.Machine, error
 	return byID, nil
 }
 
+// width is how many sandboxes are asked at once: enough that some which do not
+// answer hold nobody up, and few enough that none is late because hundreds of
+// others wake up at the same moment.
+const width = 24
+
 // The documents and journals of a sandbox's directory, besides the keeper's.
 const (
 	planFile      = "plan.json"
@@ -248,13 +275,13 @@ type box struct {
 	sb *state.Sandbox
 
 	mu      sync.Mutex
-	creator *keeper.Process // guarded by mu; set in the process that made the sandbox, until it is used
+	creator *link.Process // guarded by mu; set in the process that made the sandbox, until it is used
 
 	volatile bool // the sandbox ends with creator
 }
 
-func (b *box) Name() string          { return b.sb.Name }
-func (b *box) keeper() keeper.Client { return keeper.Client{Dir: b.sb.Dir()} }
+func (b *box) Name() string        { return b.sb.Name }
+func (b *box) keeper() link.Client { return link.Client{Dir: b.sb.Dir()} }
 
 func (b *box) plan() (*plan.Plan, error) {
 	p := new(plan.Plan)
@@ -270,12 +297,12 @@ func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return b.info(ctx, machines), ctx.Err()
+	return b.info(ctx, machines, statusBound), ctx.Err()
 }
 
 // info puts together what the directory, the driver and the keeper say. It
-// takes no lock and waits for nobody longer than listBound.
-func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sandbox.Info {
+// takes no lock and waits for nobody longer than patience.
+func (b *box) info(ctx context.Context, machines map[string]driver.Machine, patience time.Duration) sandbox.Info {
 	i := sandbox.Info{Name: b.sb.Name, Kits: []sandbox.Kit{}}
 	es, err := journal.Read(b.sb.Dir())
 	if err != nil {
@@ -297,18 +324,17 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = left(p, m)
+		i.HostPorts = hostPorts(p)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
 
-	bound, cancel := context.WithTimeout(ctx, listBound)
-	defer cancel()
-	s, err := b.keeper().Status(bound)
+	s, err := b.ask(ctx, m.PID, patience)
 	switch {
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
 		i.Problems = append(i.Problems, s.Problems...)
-	case !errors.Is(err, keeper.ErrNone):
+	case !errors.Is(err, link.ErrNone):
 		i.State = sandbox.Unknown
 		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
 	case journal.Last(es) == journal.Removing:
@@ -317,6 +343,8 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		i.State = sandbox.Creating
 	case !installed:
 		i.State = sandbox.Broken
+	case abandoned(es):
+		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
 	case m.Running:
 		i.State, i.PID = sandbox.Orphaned, m.PID
 	default:
@@ -326,6 +354,39 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine) sand
 		}
 	}
 	return i
+}
+
+// ask asks the keeper how the sandbox is, and it what is inside, whose first
+// process is guest. One that does not answer although nothing holds it may only be
+// late, and is asked once more.
+func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
+	for range 2 {
+		bound, cancel := context.WithTimeout(ctx, patience)
+		// What is inside gets most of the time: its keeper has to tell of it.
+		s, err = b.keeper().Probe(bound, patience*3/4)
+		cancel()
+		late := errors.Is(err, context.DeadlineExceeded) || err == nil && s.State == sandbox.Unknown
+		if !late || held(guest) {
+			return s, err
+		}
+		if pid, perr := b.keeper().Process(ctx); perr != nil || held(pid) {
+			return s, err
+		}
+		patience = statusBound
+	}
+	return s, err
+}
+
+// held reports whether a process is stopped or frozen from outside, so that there
+// is nothing to wait for.
+func held(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The name is in parentheses and may have some of its own.
+	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") || cgroup.System{}.Frozen(pid)
 }
 
 // busy reports whether another process is changing the sandbox.
@@ -355,7 +416,7 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	}
 	if p != nil {
 		id = p.ID
-		if err := e.storage.settle(p, keep && journal.Installed(es)); err != nil {
+		if err := e.storage.Settle(ctx, p, keep && journal.Installed(es)); err != nil {
 			return err
 		}
 	}
@@ -377,6 +438,17 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 // discard removes a sandbox without a keeper, in whatever state it is; keep is
 // as for forget. The caller holds its lock.
 func (b *box) discard(ctx context.Context, keep bool) error {
+	// Once begun it is ended by whoever comes next: a machine that is gone
+	// must not be made anew for a sandbox that was to be removed.
+	switch es, err := journal.Read(b.sb.Dir()); {
+	case err != nil:
+		return err
+	case journal.Installed(es) && journal.Last(es) != journal.Removing:
+		_, volatile := journal.Volatile(es)
+		if err := (journal.Writer{Dir: b.sb.Dir(), Volatile: volatile}).Append(journal.Removing, ""); err != nil {
+			return err
+		}
+	}
 	p, err := b.plan()
 	switch {
 	case err == nil:
@@ -415,7 +487,7 @@ func (e *Engine) remains(sb *state.Sandbox) (*plan.Plan, error) {
 		p.ID = es[0].Note // see make
 	}
 	p.Machine.ID = p.ID
-	p.Volumes, err = e.storage.of(sb.Name)
+	p.Volumes, err = e.storage.Of(sb.Name)
 	return p, err
 }
 
@@ -445,14 +517,7 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, durable.Explain(sb.Path(policyFile), err)
-	}
-	decisions := &audit.Log{W: log}
-	if st, err := log.Stat(); err == nil {
-		decisions.Held = st.Size()
-	}
+	decisions := new(audit.Log) // of the boundary that was attached last
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
@@ -462,9 +527,17 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
+		log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, durable.Explain(sb.Path(policyFile), err)
+		}
+		decisions = &audit.Log{W: log}
+		if st, err := log.Stat(); err == nil {
+			decisions.Held = st.Size()
+		}
 		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, log.Close())
 		}
 		return loggedBoundary{bd, decisions, log}, nil
 	}

@@ -183,68 +183,6 @@ func TestExecutableAsksForTheUsersOwnBit(t *testing.T) {
 	}
 }
 
-func TestStorageStaysWithItsNameUnlessItsSandboxNeverWas(t *testing.T) {
-	s := storage{t.TempDir()}
-	mine := func(id string, transient bool) *plan.Plan {
-		p := &plan.Plan{Name: "n", ID: id, Volumes: []plan.Volume{{Path: "/a/b", Transient: transient}, {Path: "/t", Tmpfs: true}}}
-		for _, v := range p.Volumes {
-			p.Machine.Mounts = append(p.Machine.Mounts, plan.Mount{Path: v.Path, Source: s.Dir("n", v.Path), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Mode: 0o1770})
-		}
-		return p
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	exists := func() bool { _, ok, err := s.Retained("n", "/a/b"); must(err); return ok }
-
-	p := mine("one", false)
-	must(s.prepare(p))
-	if st, err := os.Stat(s.Dir("n", "/a/b")); err != nil || st.Mode() != fs.ModeDir|fs.ModeSticky|0o770 {
-		t.Errorf("fresh storage: %v, %v", st.Mode(), err)
-	}
-	if _, ok, _ := s.Retained("n", "/t"); ok {
-		t.Error("memory is retained")
-	}
-	must(s.settle(p, false))
-	if exists() {
-		t.Error("the storage of a sandbox that never was is kept")
-	}
-	if entries, _ := os.ReadDir(s.dir); len(entries) > 0 {
-		t.Errorf("left: %v", entries)
-	}
-
-	must(s.prepare(p))
-	must(os.WriteFile(filepath.Join(s.Dir("n", "/a/b"), "f"), []byte("data"), 0o600))
-	must(s.settle(p, true))
-	must(s.settle(p, true))
-	if !exists() {
-		t.Fatal("storage went with its sandbox")
-	}
-	// A second sandbox of the name uses it, fails, and takes nothing along.
-	q := mine("two", false)
-	must(os.Chmod(s.Dir("n", "/a/b"), 0o711))
-	must(s.prepare(q))
-	if st, err := os.Stat(s.Dir("n", "/a/b")); err != nil || st.Mode().Perm() != 0o711 {
-		t.Errorf("reattaching changed the mode: %v, %v", st.Mode(), err)
-	}
-	must(s.settle(q, false))
-	if b, err := os.ReadFile(filepath.Join(s.Dir("n", "/a/b"), "f")); err != nil || string(b) != "data" {
-		t.Errorf("after a failed second one: %q, %v", b, err)
-	}
-
-	// A name that was made up takes its storage along.
-	must(os.RemoveAll(s.dir))
-	u := mine("three", true)
-	must(s.prepare(u))
-	must(s.settle(u, true))
-	if exists() {
-		t.Error("storage of a made-up name is kept")
-	}
-}
-
 func TestAHomeThatIsNotThereListsNothing(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "none")
 	e := New(Config{Home: home})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -125,7 +126,7 @@ func (s shared) fill(dir string, h plan.HostMount, user plan.Identity) error {
 	if err := os.Chown(data, int(user.UID), int(user.GID)); err != nil {
 		return err
 	}
-	if err := os.Chmod(data, chmodBits(h.Mode)); err != nil {
+	if err := os.Chmod(data, storage.Mode(h.Mode)); err != nil {
 		return err
 	}
 	b, err := json.Marshal(mountRecord{mountVersion, h.Identity, h.Path})

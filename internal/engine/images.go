@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -61,7 +64,12 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 	if err := e.ready(); err != nil {
 		return sandbox.Image{}, err
 	}
-	kit, err := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network}).Fetch(ctx, o.Dir, o.Args)
+	f := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
+	f.Address, f.NoCache = o.Builder, o.NoCache
+	if o.Console != nil {
+		f.Progress, f.ProgressMode = o.Console, o.ConsoleMode
+	}
+	kit, err := f.Fetch(ctx, local(o.Dir), o.Args)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -91,6 +99,15 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 		return sandbox.Image{}, err
 	}
 	return describe(o.Ref, im), nil
+}
+
+// local turns the name of something that is there into one that is never looked
+// up in the store: what is built is always a file or directory.
+func local(dir string) string {
+	if _, err := os.Stat(dir); err != nil || filepath.IsAbs(dir) || dir == "." || dir == ".." || strings.HasPrefix(dir, "./") || strings.HasPrefix(dir, "../") {
+		return dir
+	}
+	return "./" + dir
 }
 
 func contains(list []string, s string) bool {

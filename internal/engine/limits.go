@@ -26,10 +26,10 @@ func capacity(unenforced func(plan.Limits) []string) resources.Host {
 
 // operatorLimits is what the user set, which holds or the sandbox is not made.
 func (e *Engine) operatorLimits(o sandbox.Limits) (plan.Limits, error) {
-	if o.CPUs < 0 || math.IsNaN(o.CPUs) || o.CPUs > 1e6 || o.MemoryBytes < 0 || o.Pids < 0 {
+	if o.CPUs < 0 || math.IsNaN(o.CPUs) || o.CPUs > 1e6 || o.MemoryBytes < 0 || o.Pids < 0 || o.DiskBytes < 0 {
 		return plan.Limits{}, fmt.Errorf("limits %+v: a limit is a positive amount, or 0 for none", o)
 	}
-	l := plan.Limits{CPUMillis: int64(math.Ceil(o.CPUs * 1000)), MemoryBytes: o.MemoryBytes, Pids: o.Pids}
+	l := plan.Limits{CPUMillis: int64(math.Ceil(o.CPUs * 1000)), MemoryBytes: o.MemoryBytes, Pids: o.Pids, DiskBytes: o.DiskBytes}
 	if l == (plan.Limits{}) {
 		return l, nil
 	}
@@ -48,7 +48,7 @@ func bounds(p *plan.Plan) []sandbox.Bound {
 	for _, b := range []struct {
 		limit string
 		holds int64
-	}{{plan.BoundCPU, p.Machine.Limits.CPUMillis}, {plan.BoundMemory, p.Machine.Limits.MemoryBytes}, {"pids", p.Machine.Limits.Pids}} {
+	}{{plan.BoundCPU, p.Machine.Limits.CPUMillis}, {plan.BoundMemory, p.Machine.Limits.MemoryBytes}, {"pids", p.Machine.Limits.Pids}, {"disk", p.Machine.Limits.DiskBytes}} {
 		if b.holds == 0 {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -57,6 +57,9 @@ func (e *Engine) consent(p *plan.Plan, approve bool) error {
 			lacking.Grants = append(lacking.Grants, grant(r, sandbox.ScopeKit))
 		}
 	}
+	for _, s := range egress.ServicesOf(p) {
+		lacking.Grants = append(lacking.Grants, serviceGrants(s)[:1]...)
+	}
 	if len(lacking.Grants) > 0 {
 		return lacking
 	}
@@ -94,15 +97,28 @@ func grant(r plan.EgressRule, scope string) sandbox.NetworkGrant {
 		Source: r.Source, Scope: scope}
 }
 
+// serviceGrants shows a service, which holds in every phase.
+func serviceGrants(s egress.Service) []sandbox.NetworkGrant {
+	var gs []sandbox.NetworkGrant
+	for _, phase := range []plan.Phase{plan.Runtime, plan.Install} {
+		gs = append(gs, sandbox.NetworkGrant{Phase: string(phase), Pattern: fmt.Sprintf("%s:%d", s.Hosts[0], s.Port), Allow: true,
+			Service: s.Name, Source: s.Source, Scope: sandbox.ScopeKit})
+	}
+	return gs
+}
+
 // Rules implements [sandbox.Overseer].
 func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, error) {
-	rules, err := e.recorded(name)
+	rules, services, err := e.recorded(name)
 	if err != nil {
 		return nil, err
 	}
 	grants := []sandbox.NetworkGrant{}
 	for _, r := range rules {
 		grants = append(grants, grant(r, sandbox.ScopeKit))
+	}
+	for _, s := range services {
+		grants = append(grants, serviceGrants(s)...)
 	}
 	for _, phase := range []plan.Phase{plan.Install, plan.Runtime} {
 		grants = append(grants, sandbox.NetworkGrant{Phase: string(phase), Pattern: "**", Source: sandbox.ScopeDefault, Scope: sandbox.ScopeDefault})
@@ -111,19 +127,21 @@ func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, 
 }
 
 // recorded is what a sandbox is judged by, or the global rules alone.
-func (e *Engine) recorded(name string) ([]plan.EgressRule, error) {
+func (e *Engine) recorded(name string) ([]plan.EgressRule, []egress.Service, error) {
 	if name == "" {
-		return rulebook.Read(e.globalRules(), sourceGlobal)
+		rules, err := rulebook.Read(e.globalRules(), sourceGlobal)
+		return rules, nil, err
 	}
 	b, err := e.openName(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p, err := b.plan()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return b.rules(p)
+	rules, err := b.rules(p)
+	return rules, egress.ServicesOf(p), err
 }
 
 // ChangeRules implements [sandbox.Overseer].
@@ -183,8 +201,8 @@ func (e *Engine) enforce(ctx context.Context, names []string) error {
 			if err != nil {
 				return // removed since
 			}
-			err = keeper.Client{Dir: sb.Dir()}.Reload(bound)
-			if err != nil && !errors.Is(err, keeper.ErrNone) {
+			err = link.Client{Dir: sb.Dir()}.Reload(bound)
+			if err != nil && !errors.Is(err, link.ErrNone) {
 				errs[i] = fmt.Errorf("sandbox %s: the rules are recorded and not in force there: %w; 'kitbox stop %s' cuts it off", name, err, name)
 			}
 		})
@@ -195,7 +213,7 @@ func (e *Engine) enforce(ctx context.Context, names []string) error {
 
 // Check implements [sandbox.Overseer].
 func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (sandbox.PolicyVerdict, error) {
-	rules, err := e.recorded(name)
+	rules, services, err := e.recorded(name)
 	if err != nil {
 		return sandbox.PolicyVerdict{}, err
 	}
@@ -203,12 +221,16 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 	if err != nil {
 		return sandbox.PolicyVerdict{}, err
 	}
+	policy = policy.WithServices(services)
 	phase, port := plan.Phase(orElse(q.Phase, string(plan.Runtime))), q.Port
 	if port == 0 {
 		port = 443
 	}
 	out := sandbox.PolicyVerdict{Phase: string(phase), Host: q.Host, Port: port}
 	r := egress.Request{Phase: phase, Host: q.Host, Port: port, Protocol: egress.TCP}
+	if q.Transport == "udp" {
+		r.Protocol = egress.UDP
+	}
 	v := policy.Decide(r)
 	if q.Method != "" || q.Path != "" {
 		out.Method, out.Path = orElse(q.Method, "GET"), orElse(q.Path, "/")

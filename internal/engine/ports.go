@@ -7,7 +7,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/publish"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -15,7 +15,7 @@ import (
 // Ports implements [sandbox.Publisher].
 func (b *box) Ports(ctx context.Context) ([]sandbox.Port, error) {
 	ports, err := b.keeper().Ports(ctx)
-	if errors.Is(err, keeper.ErrNone) {
+	if errors.Is(err, link.ErrNone) {
 		var r *publish.Record
 		if r, err = b.portRecord(); err == nil {
 			ports = r.Ports
@@ -58,7 +58,7 @@ func (b *box) Publish(ctx context.Context, o sandbox.PublishOptions) (sandbox.Po
 		p.Transport = publish.TCP
 	}
 	ports, err := b.keeper().Publish(ctx, p)
-	if errors.Is(err, keeper.ErrNone) {
+	if errors.Is(err, link.ErrNone) {
 		err = b.editPorts(ctx, func(r *publish.Record) error {
 			err := r.Add(p)
 			ports = r.Ports
@@ -83,7 +83,7 @@ func (b *box) Unpublish(ctx context.Context, container uint16, transport string)
 	}
 	key := publish.Key(container, transport)
 	err := b.keeper().Unpublish(ctx, key)
-	if errors.Is(err, keeper.ErrNone) {
+	if errors.Is(err, link.ErrNone) {
 		err = b.editPorts(ctx, func(r *publish.Record) error { return r.Drop(key) })
 	}
 	if err != nil {

@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // reclaimAge is how long a sandbox's directory is left alone before it counts as
@@ -13,8 +15,9 @@ import (
 // and locking it, on a machine that is very busy.
 const reclaimAge = 10 * time.Second
 
-// reclaim removes what interrupted creations left under any name: a name that
-// was made up is one that nobody asks for again. It is done on the way of a
+// reclaim removes what interrupted creations left under any name, and sandboxes
+// that outlived the command they were made for: a name that was made up is one
+// that nobody asks for again. It is done on the way of a
 // creation, so what cannot be removed now is left for the next one.
 func (e *Engine) reclaim(ctx context.Context) {
 	names, err := e.state.List()
@@ -26,16 +29,22 @@ func (e *Engine) reclaim(ctx context.Context) {
 		if err != nil {
 			continue // removed since
 		}
-		st, err := os.Stat(sb.Dir())
-		if err != nil || time.Since(st.ModTime()) < reclaimAge {
+		es, err := journal.Read(sb.Dir())
+		if err != nil {
 			continue
 		}
-		es, err := journal.Read(sb.Dir())
-		if err != nil || journal.Installed(es) && journal.Last(es) != journal.Removing {
+		switch {
+		case abandoned(es):
+		case journal.Installed(es) && journal.Last(es) != journal.Removing:
 			continue
+		default:
+			st, err := os.Stat(sb.Dir())
+			if err != nil || time.Since(st.ModTime()) < reclaimAge {
+				continue
+			}
 		}
 		b := &box{e: e, sb: sb}
-		if b.busy() {
+		if b.busy() || b.kept() {
 			continue
 		}
 		l, err := sb.Lock(ctx, "create")
@@ -46,4 +55,12 @@ func (e *Engine) reclaim(ctx context.Context) {
 		_ = b.mend(ctx)
 		l.Unlock()
 	}
+}
+
+// kept reports whether a keeper may have the sandbox in hand.
+func (b *box) kept() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), listBound)
+	defer cancel()
+	_, err := b.keeper().Status(ctx)
+	return !errors.Is(err, link.ErrNone)
 }

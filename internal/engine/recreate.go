@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -74,7 +74,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		return err
 	}
 
-	if err := b.askToStop(ctx, keeper.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, keeper.ErrNone) {
+	if err := b.askToStop(ctx, link.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	if err := b.sb.Write(nextFile, n); err != nil {
@@ -157,7 +157,7 @@ func (b *box) replace(ctx context.Context) error {
 	if err := b.e.c.Driver.Remove(ctx, n.Plan.Machine.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("sandbox %s: removing its writable layer: %w", b.sb.Name, err)
 	}
-	if err := b.e.storage.prepare(n.Plan); err != nil {
+	if err := b.e.storage.Prepare(ctx, n.Plan); err != nil {
 		return err
 	}
 	if err := b.e.shared.prepare(n.Plan); err != nil {

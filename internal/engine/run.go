@@ -12,6 +12,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -22,7 +23,7 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, err := b.plan()
+	launch, err := b.launch()
 	if err != nil {
 		if err := b.broken(ctx); err != nil {
 			return nil, err
@@ -40,8 +41,6 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 		b.release() // from here on sessions keep it
 	}
 	dial := s.Dialer(b.keeper())
-	launch := p.Launch
-	launch.Env = p.Environ(plan.Runtime) // no command comes in before
 	r, err := request(ctx, dial, launch, c)
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
@@ -67,6 +66,20 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 		res.Signal = unix.SignalName(syscall.Signal(exit.Signal))
 	}
 	return res, nil
+}
+
+// launch is what of the plan a command needs: most of a plan is about making the
+// sandbox, and reading all of it takes longer than starting a command.
+func (b *box) launch() (plan.Launch, error) {
+	var p struct {
+		Version     int               `json:"version"`
+		Launch      plan.Launch       `json:"launch"`
+		Credentials []plan.Credential `json:"credentials"`
+	}
+	err := b.sb.Part(planFile, plan.Version, &p, &p.Version)
+	whole := plan.Plan{Launch: p.Launch, Credentials: p.Credentials}
+	whole.Launch.Env = whole.Environ(plan.Runtime) // no command comes in before
+	return whole.Launch, err
 }
 
 // broken explains a sandbox without a plan, and cleans it up unless somebody is
@@ -102,7 +115,7 @@ func resize(from <-chan sandbox.WindowSize, to chan<- protocol.Size, done <-chan
 }
 
 // request turns c into what the guest is asked for.
-func request(ctx context.Context, dial keeper.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
+func request(ctx context.Context, dial link.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
 	args := c.Args
 	if c.Workload {
 		args = launchArgs(l, c.Args, c.Terminal != nil)

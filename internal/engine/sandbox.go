@@ -8,8 +8,11 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/journal"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -43,7 +46,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	switch err := b.keeper().Watch(ctx, progress); {
 	case err == nil:
 		return nil
-	case !errors.Is(err, keeper.ErrNone):
+	case !errors.Is(err, link.ErrNone):
 		return err
 	}
 	if _, err := b.plan(); err != nil {
@@ -54,7 +57,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 		return err
 	}
 	defer k.Release()
-	_, err = k.Boot(ctx, keeper.BootOptions{Progress: progress})
+	_, err = k.Boot(ctx, link.BootOptions{Progress: progress})
 	return err
 }
 
@@ -65,16 +68,29 @@ func (b *box) mend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if journal.Installed(es) && journal.Last(es) != journal.Removing {
+	over := abandoned(es)
+	if journal.Installed(es) && journal.Last(es) != journal.Removing && !over {
 		return b.goOn(ctx, es)
 	}
-	if _, err := b.keeper().Status(ctx); !errors.Is(err, keeper.ErrNone) {
+	if _, err := b.keeper().Status(ctx); !errors.Is(err, link.ErrNone) {
 		return err // a keeper goes on with it, or does not answer
 	}
 	if err := b.discard(ctx, true); err != nil {
 		return fmt.Errorf("sandbox %s: cleaning up after an interrupted command: %w", b.sb.Name, err)
 	}
+	if over {
+		return fmt.Errorf("sandbox %s: the command it was made for is gone, and so is the sandbox now: %w", b.sb.Name, kiterr.ErrNotFound)
+	}
 	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
+}
+
+// abandoned reports whether the sandbox was made to end with a command that has
+// ended. As long as a keeper lives, that one sees to it.
+func abandoned(es []journal.Entry) bool {
+	creator, ok := journal.Volatile(es)
+	// A number that was given to another process keeps the sandbox until that
+	// ends as well, which is no harm.
+	return ok && errors.Is(unix.Kill(creator, 0), unix.ESRCH)
 }
 
 // goOn finishes a recreation that was cut short, or forgets one that had not
@@ -85,7 +101,7 @@ func (b *box) goOn(ctx context.Context, es []journal.Entry) error {
 	} else if err != nil {
 		return err
 	}
-	if _, err := b.keeper().Status(ctx); !errors.Is(err, keeper.ErrNone) {
+	if _, err := b.keeper().Status(ctx); !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	begun := false
@@ -114,8 +130,8 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	}
 	defer l.Unlock()
 	grace := graceOf(o)
-	err = b.askToStop(ctx, keeper.StopRequest{Grace: grace, IfIdle: o.IfIdle})
-	if !errors.Is(err, keeper.ErrNone) {
+	err = b.askToStop(ctx, link.StopRequest{Grace: grace, IfIdle: o.IfIdle})
+	if !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	// Nobody keeps it: the machine may run nevertheless.
@@ -126,6 +142,9 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.IfIdle {
+		return b.keepOn(ctx, p)
+	}
 	if err := b.e.c.Driver.Stop(ctx, p.Machine.ID, grace); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
 		return fmt.Errorf("stopping sandbox %s: %w", b.sb.Name, err)
 	}
@@ -134,6 +153,20 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 		return err
 	}
 	return journal.Writer{Dir: b.sb.Dir()}.Append(journal.Stopped, "its keeper had died")
+}
+
+// keepOn gives a machine without a keeper a new one. Who uses it is known to
+// nobody, since that died with the keeper before, so it is not idle: the new one
+// counts the time from now on, unless the plan says that it may stay for ever.
+func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
+	machines, err := b.e.machines(ctx)
+	if err != nil || !machines[p.Machine.ID].Running {
+		return err
+	}
+	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
+		return err
+	}
+	return nil
 }
 
 func graceOf(o sandbox.StopOptions) time.Duration {
@@ -146,9 +179,9 @@ func graceOf(o sandbox.StopOptions) time.Duration {
 	return o.Grace
 }
 
-// askToStop asks the keeper and ends one that does not answer. [keeper.ErrNone]
+// askToStop asks the keeper and ends one that does not answer. [link.ErrNone]
 // means that none is left and the rest is up to the caller.
-func (b *box) askToStop(ctx context.Context, r keeper.StopRequest) error {
+func (b *box) askToStop(ctx context.Context, r link.StopRequest) error {
 	bound, cancel := context.WithTimeout(ctx, r.Grace+keeperBound)
 	defer cancel()
 	// One that hangs should not cost the whole bound.
@@ -159,13 +192,13 @@ func (b *box) askToStop(ctx context.Context, r keeper.StopRequest) error {
 		_, err = b.keeper().Stop(bound, r)
 	}
 	switch {
-	case err == nil, errors.Is(err, keeper.ErrNone), ctx.Err() != nil:
+	case err == nil, errors.Is(err, link.ErrNone), ctx.Err() != nil:
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		if err := b.keeper().Kill(ctx); err != nil {
 			return err
 		}
-		return keeper.ErrNone
+		return link.ErrNone
 	}
 	return err
 }
@@ -180,9 +213,9 @@ func (b *box) Remove(ctx context.Context) error {
 		return err
 	}
 	defer l.Unlock()
-	err = b.askToStop(ctx, keeper.StopRequest{Remove: true})
+	err = b.askToStop(ctx, link.StopRequest{Remove: true})
 	b.release()
-	if err != nil && !errors.Is(err, keeper.ErrNone) {
+	if err != nil && !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	// The keeper has done all of it as a rule; this finds what is left.
@@ -202,9 +235,9 @@ func (b *box) release() {
 
 // reach opens a session with the guest, mending on the way what a killed
 // command or keeper left.
-func (b *box) reach(ctx context.Context, early bool) (*keeper.Session, error) {
+func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	s, err := b.keeper().Dial(ctx, early)
-	if !errors.Is(err, keeper.ErrNone) {
+	if !errors.Is(err, link.ErrNone) {
 		return s, err
 	}
 	// The slow way: without a keeper the sandbox is stopped, or it runs and

@@ -26,6 +26,9 @@ var stores = []string{
 // distribution's own, so that a package which rebuilds the store keeps it.
 const anchor = "/usr/local/share/ca-certificates/kitbox.crt"
 
+// bundle holds all that is added, for variables that name one file.
+const bundle = "/usr/local/share/kitbox-authorities.pem"
+
 // anchors are directories of other distributions with the same meaning.
 var anchors = []string{"/etc/pki/ca-trust/source/anchors", "/etc/ca-certificates/trust-source/anchors"}
 
@@ -41,30 +44,35 @@ func inspected(rules []plan.EgressRule) bool {
 	return slices.ContainsFunc(rules, plan.EgressRule.Bounded)
 }
 
-// introduce makes the sandbox trust this home's authority, if some of its
-// connections have to be looked into. Others are left as they were made.
+// introduce makes the sandbox trust this home's authority. Every sandbox does, in
+// the image's own stores, since a rule about particular requests may come later.
+// Variables, which lead programs with stores of their own there, are set where
+// connections have to be looked into from the start: hooks of all others see
+// nothing new.
 func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error {
 	global, err := rulebook.Read(e.globalRules(), sourceGlobal)
 	if err != nil {
 		return err
 	}
-	if !inspected(p.Egress.Rules) && !inspected(global) && len(p.Credentials) == 0 {
-		return nil
-	}
+	needed := inspected(p.Egress.Rules) || inspected(global) || p.Registry != nil || len(p.DockerAuth) > 0 || len(p.Credentials) > 0
 	if e.c.Authority == nil {
+		if !needed {
+			return nil
+		}
 		return fmt.Errorf("sandbox %s: its requests have to be looked at, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
 	}
-	cert, err := e.c.Authority(ctx)
+	certs, err := e.c.Authority(ctx)
 	if err != nil {
 		return err
 	}
-	trust(p, func(name string) bool { _, _, err := dirs.find(name); return err == nil }, cert)
+	trust(p, func(name string) bool { _, _, err := dirs.find(name); return err == nil }, certs, needed)
 	return nil
 }
 
-// trust adds cert to whatever the machine trusts and takes nothing away.
-func trust(p *plan.Plan, exists func(string) bool, cert string) {
-	store := stores[0]
+// trust adds certs to whatever the machine trusts and takes nothing away. The
+// first is that of the boundary.
+func trust(p *plan.Plan, exists func(string) bool, certs []string, variables bool) {
+	store, made := stores[0], variables
 	if i := slices.IndexFunc(stores, exists); i >= 0 {
 		store = stores[i]
 	}
@@ -73,34 +81,48 @@ func trust(p *plan.Plan, exists func(string) bool, cert string) {
 			p.Machine.Files = append(p.Machine.Files, f)
 		}
 	}
-	add(plan.BootFile{Path: anchor, Content: cert})
-	for _, dir := range anchors {
-		if exists(dir) {
-			add(plan.BootFile{Path: dir + "/kitbox.crt", Content: cert})
+	all := strings.Join(certs, "")
+	for i, cert := range certs {
+		name := ".crt"
+		if i > 0 {
+			name = fmt.Sprintf("-%d.crt", i)
+		}
+		add(plan.BootFile{Path: strings.TrimSuffix(anchor, ".crt") + name, Content: cert})
+		for _, dir := range anchors {
+			if exists(dir) {
+				add(plan.BootFile{Path: dir + "/kitbox" + name, Content: cert})
+			}
 		}
 	}
 	for _, s := range stores {
-		add(plan.BootFile{Path: s, Content: cert, Append: true, Optional: s != store})
+		add(plan.BootFile{Path: s, Content: all, Append: true, Optional: s != store || !made})
 	}
 	have := map[string]string{}
 	for _, kv := range p.Launch.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		have[name] = value
 	}
+	extra := anchor
+	if len(certs) > 1 && variables {
+		extra = bundle
+		add(plan.BootFile{Path: bundle, Content: all})
+	}
 	set := func(names []string, file string) {
 		for _, n := range names {
 			if v := have[n]; v != "" {
 				// It names what to trust: that is where it is added.
 				if path.IsAbs(v) {
-					add(plan.BootFile{Path: path.Clean(v), Content: cert, Append: true, Optional: true})
+					add(plan.BootFile{Path: path.Clean(v), Content: all, Append: true, Optional: true})
 				}
 				continue
 			}
-			p.Launch.Env = append(p.Launch.Env, n+"="+file)
-			p.Launch.Trust = append(p.Launch.Trust, n)
+			if variables {
+				p.Launch.Env = append(p.Launch.Env, n+"="+file)
+				p.Launch.Trust = append(p.Launch.Trust, n)
+			}
 		}
 	}
 	set(replacing, store)
-	set(adding, anchor)
+	set(adding, extra)
 	slices.Sort(p.Launch.Env)
 }

@@ -11,7 +11,7 @@ import (
 func TestTrustAddsAndReplacesNothing(t *testing.T) {
 	p := &plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem"}}}
 	there := []string{"/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/source/anchors"}
-	trust(p, func(name string) bool { return slices.Contains(there, name) }, "CERT\n")
+	trust(p, func(name string) bool { return slices.Contains(there, name) }, []string{"CERT\n"}, true)
 
 	env := strings.Join(p.Launch.Env, " ")
 	for _, want := range []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem", "SSL_CERT_FILE=/etc/pki/tls/certs/ca-bundle.crt", "DENO_CERT=" + anchor} {
@@ -47,9 +47,36 @@ func TestTrustAddsAndReplacesNothing(t *testing.T) {
 
 func TestWithoutAStoreOneIsMade(t *testing.T) {
 	p := new(plan.Plan)
-	trust(p, func(string) bool { return false }, "CERT\n")
+	trust(p, func(string) bool { return false }, []string{"CERT\n"}, true)
 	i := slices.IndexFunc(p.Machine.Files, func(f plan.BootFile) bool { return f.Path == stores[0] })
 	if i < 0 || p.Machine.Files[i].Optional {
 		t.Errorf("files %+v", p.Machine.Files)
+	}
+}
+
+func TestEverySandboxTrustsAndOnlySomeAreTold(t *testing.T) {
+	p := &plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "SSL_CERT_FILE=/opt/mine.pem"}}}
+	trust(p, func(string) bool { return false }, []string{"CERT\n"}, false)
+	if len(p.Launch.Env) != 2 || len(p.Launch.Trust) != 0 {
+		t.Errorf("variables: %v", p.Launch.Env)
+	}
+	for _, f := range p.Machine.Files {
+		if f.Path != anchor && (!f.Append || !f.Optional) {
+			t.Errorf("a store is made: %+v", f)
+		}
+	}
+	if !slices.ContainsFunc(p.Machine.Files, func(f plan.BootFile) bool { return f.Path == "/opt/mine.pem" }) {
+		t.Errorf("files: %+v", p.Machine.Files)
+	}
+
+	p = new(plan.Plan)
+	trust(p, func(string) bool { return false }, []string{"ONE\n", "TWO\n"}, true)
+	files := map[string]string{}
+	for _, f := range p.Machine.Files {
+		files[f.Path] = f.Content
+	}
+	if files[anchor] != "ONE\n" || files["/usr/local/share/ca-certificates/kitbox-1.crt"] != "TWO\n" || files[bundle] != "ONE\nTWO\n" || files[stores[0]] != "ONE\nTWO\n" ||
+		!slices.Contains(p.Launch.Env, "NODE_EXTRA_CA_CERTS="+bundle) {
+		t.Errorf("files: %v, env: %v", files, p.Launch.Env)
 	}
 }

@@ -2,69 +2,35 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
 	"path"
-	"path/filepath"
-	"slices"
 
-	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
-	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Volumes implements [sandbox.VolumeKeeper]. It makes nothing.
 func (e *Engine) Volumes(_ context.Context, name string) ([]sandbox.Volume, error) {
-	out := []sandbox.Volume{}
-	names := []string{name}
-	if name == "" {
-		entries, err := os.ReadDir(e.storage.dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return out, nil
+	if name != "" {
+		if err := state.ValidName(name); err != nil {
+			return nil, err
 		}
-		if err != nil {
-			return nil, durable.Explain(e.storage.dir, err)
-		}
-		names = nil
-		for _, entry := range entries {
-			names = append(names, entry.Name())
-		}
-	} else if err := state.ValidName(name); err != nil {
-		return nil, err
 	}
 	users, err := e.mounted()
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		entries, err := os.ReadDir(filepath.Join(e.storage.dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+	pieces, err := e.storage.List(name)
+	if err != nil {
+		return nil, err
+	}
+	out := []sandbox.Volume{}
+	for _, p := range pieces {
+		v := sandbox.Volume{Sandbox: p.Name, Path: p.Terms.Path, Kits: p.Terms.Kits, Dir: p.Place, Mode: p.Terms.Mode, SizeBytes: p.Terms.SizeBytes,
+			Bounded: p.Terms.Bounded, Note: p.Terms.Note, Mounted: len(users[p.Place]) > 0}
+		if p.UsedBytes >= 0 {
+			v.UsedBytes = &p.UsedBytes
 		}
-		if err != nil {
-			return nil, durable.Explain(e.storage.dir, err)
-		}
-		for _, entry := range entries {
-			at, err := url.PathUnescape(entry.Name())
-			if err != nil {
-				continue
-			}
-			v, ok, err := e.storage.Retained(name, at)
-			if err != nil {
-				return nil, err
-			}
-			if !ok {
-				continue // half made, or half removed
-			}
-			dir := e.storage.Dir(name, at)
-			shown := sandbox.Volume{Sandbox: name, Path: at, Kits: v.Kits, Dir: dir, Mode: v.Mode, SizeBytes: v.SizeBytes,
-				Note: v.Note, Mounted: len(users[dir]) > 0}
-			out = append(out, shown)
-		}
+		out = append(out, v)
 	}
 	return out, nil
 }
@@ -80,44 +46,10 @@ func (e *Engine) RemoveVolume(ctx context.Context, name, at string) error {
 	if err := e.ready(); err != nil {
 		return err
 	}
-	// A sandbox of that name must not begin to use it meanwhile.
-	sb, err := e.state.Sandbox(name)
-	switch {
-	case err == nil:
-		l, err := sb.Lock(ctx, "volume rm")
-		if err == nil {
-			defer l.Unlock()
-		} else if !errors.Is(err, kiterr.ErrNotFound) {
-			return err
-		}
-	case !errors.Is(err, kiterr.ErrNotFound):
-		return err
-	}
-	volumes, err := e.Volumes(ctx, name)
-	if err != nil {
-		return err
-	}
 	if at != "" {
 		at = path.Clean("/" + at)
-		volumes = slices.DeleteFunc(volumes, func(v sandbox.Volume) bool { return v.Path != at })
 	}
-	for _, v := range volumes {
-		if v.Mounted {
-			return fmt.Errorf("volume %s of %s is mounted in that sandbox; remove it first with 'kitbox rm %s'", v.Path, name, name)
-		}
-	}
-	for _, v := range volumes {
-		dir := e.storage.at(name, v.Path)
-		// Terms last: until they go, the volume is listed.
-		if err := os.RemoveAll(v.Dir); err != nil {
-			return durable.Explain(v.Dir, err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			return durable.Explain(dir, err)
-		}
-	}
-	os.Remove(filepath.Join(e.storage.dir, name)) // unless there is more
-	return nil
+	return e.storage.Remove(ctx, name, at, e.mounted)
 }
 
 // Prune implements [sandbox.Pruner].

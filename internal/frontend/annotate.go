@@ -11,17 +11,18 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
-// annotate states the annotations of d (§9.3) on every manifest and, if the
-// export makes one, on the index.
-func (b Builder) annotate(res *client.Result, d spec.Descriptor, opts map[string]string) error {
+// annotations returns those of d (§9.3).
+func (b Builder) annotations(d spec.Descriptor, opts map[string]string) (map[string]string, error) {
 	o := annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}}
 	if s, err := strconv.ParseInt(opts[buildArgPrefix+sourceDateEpoch], 10, 64); err == nil {
 		o.SourceDateEpoch = &s
 	}
-	annotations, err := annotation.Derive(d, o)
-	if err != nil {
-		return err
-	}
+	return annotation.Derive(d, o)
+}
+
+// annotate states annotations on every manifest and, if the export makes one, on
+// the index.
+func annotate(res *client.Result, annotations, opts map[string]string) {
 	index := len(res.Refs) > 0
 	for k := range opts {
 		// An attestation makes an index of any image.
@@ -35,5 +36,4 @@ func (b Builder) annotate(res *client.Result, d spec.Descriptor, opts map[string
 			res.AddMeta(exptypes.AnnotationIndexKey(k), []byte(v))
 		}
 	}
-	return nil
 }

@@ -76,7 +76,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 	files := map[string][]byte{}
 	if len(want) > 0 {
 		var err error
-		if files, err = (tree{c, src}).read(ctx, want...); err != nil {
+		if files, err = (vicinity{c, src}).read(ctx, want...); err != nil {
 			return nil, err
 		}
 	}

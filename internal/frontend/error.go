@@ -112,7 +112,11 @@ func (k *kit) fault(key, message, next, statement string) error {
 	if statement != "" {
 		message += " [" + statement + "]"
 	}
-	line := k.lineOfKey(key)
+	return k.faultAt(k.lineOfKey(key), message, next)
+}
+
+// faultAt is one that is about a line; 0 is none.
+func (k *kit) faultAt(line int, message, next string) error {
 	return errdefs.WithSource(&Error{File: k.source.Filename, Line: line, Message: message, Next: next}, source(k.source, line))
 }
 

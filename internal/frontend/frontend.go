@@ -50,6 +50,11 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 	if err != nil {
 		return nil, err
 	}
+	// Questions such as "which targets are there" are the Dockerfile frontend's;
+	// answering them with an image would be worse than not at all.
+	if res, asked, err := ui.HandleSubrequest(ctx, dockerui.RequestHandler{}); asked || err != nil {
+		return res, err
+	}
 	src, err := ui.ReadEntrypoint(ctx, "YAML")
 	if err != nil {
 		return nil, noDescriptor(c.BuildOpts().Opts["filename"], err)
@@ -86,9 +91,14 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 			return nil, err
 		}
 	}
-	if err := b.annotate(res, k.published, c.BuildOpts().Opts); err != nil {
+	annotations, err := b.annotations(k.published, c.BuildOpts().Opts)
+	if err != nil {
 		return nil, err
 	}
+	if err := k.judge(ctx, res, platforms, annotations); err != nil {
+		return nil, err
+	}
+	annotate(res, annotations, c.BuildOpts().Opts)
 	if _, ok := res.Metadata[commonexptypes.ExporterEpochKey]; !ok {
 		// Without one, the config says when the build ran, and two builds of
 		// one source differ in nothing else. Files keep their times.
@@ -203,8 +213,7 @@ func (k *kit) finishPlatform(ctx context.Context, c client.Client, res *client.R
 			}
 		}
 		config = config.delta(base)
-		_, based := res.Metadata[exptypes.ExporterImageBaseConfigKey+p.suffix()]
-		if err := k.overlay(ctx, p.ref, based); err != nil {
+		if err := k.overlay(ctx, p.ref); err != nil {
 			return err
 		}
 	}

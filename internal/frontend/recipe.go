@@ -96,15 +96,15 @@ func (r *recipe) relocate(err error) error {
 	return err
 }
 
-// A tree reads files beside the descriptor.
-type tree struct {
+// A vicinity reads files beside the descriptor.
+type vicinity struct {
 	c   client.Client
 	src *dockerui.Source
 }
 
 // read returns the files of names that there are, by name. Names are relative
 // to the root that the descriptor's own name is relative to.
-func (t tree) read(ctx context.Context, names ...string) (map[string][]byte, error) {
+func (t vicinity) read(ctx context.Context, names ...string) (map[string][]byte, error) {
 	opts := t.c.BuildOpts().Opts
 	st := t.src.State
 	if !remote(ctx, t.c) {

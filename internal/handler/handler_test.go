@@ -3,6 +3,7 @@ package handler_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
+	"github.com/kitbox-dev/kitbox/internal/handler/volume"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -18,7 +20,19 @@ import (
 // storage is a host whose volumes are what the map says.
 type storage map[string]plan.Volume
 
-func (storage) Dir(name, path string) string { return "/home/volumes/" + name + path }
+func (storage) Place(name, path string, bounded bool) string {
+	if bounded {
+		return "/home/volumes/" + name + path + ".img"
+	}
+	return "/home/volumes/" + name + path
+}
+
+func (storage) Bound() error { return fmt.Errorf("no loops here: %w", kiterr.ErrUnsupported) }
+
+// boundedStorage can make filesystems in files.
+type boundedStorage struct{ storage }
+
+func (boundedStorage) Bound() error { return nil }
 
 func (s storage) Retained(name, path string) (plan.Volume, bool, error) {
 	v, ok := s[name+path]
@@ -180,12 +194,50 @@ func TestVolumesAreMountedForTheImagesUser(t *testing.T) {
 	if m.Kind != plan.MountBind || m.Path != "/data" || m.Source != "/home/volumes/t/data" || m.UID != 1000 || m.GID != 1000 || m.Mode != 0o700 || m.Owner != nil {
 		t.Errorf("block mount: %+v", m)
 	}
-	if v := p.Volumes[0]; strings.Join(v.Kits, ",") != "a,b" || v.Note == "" || *v.SizeBytes != 1<<30 || *v.Mode != 0o700 {
+	if v := p.Volumes[0]; strings.Join(v.Kits, ",") != "a,b" || v.Note != "the size is advisory: no loops here" || v.Bounded || *v.SizeBytes != 1<<30 || *v.Mode != 0o700 {
 		t.Errorf("block volume: %+v", v)
 	}
 	m = p.Machine.Mounts[1]
 	if m.Kind != plan.MountTmpfs || m.SizeBytes != 16<<20 || m.UID != 1000 || m.Mode != 0o755 || p.Volumes[1].Note != "" {
 		t.Errorf("tmpfs: %+v %+v", m, p.Volumes[1])
+	}
+}
+
+// A size is a bound where the host can make it one, and storage that is kept
+// stays what it is.
+func TestASizeBoundsStorageWhereItCan(t *testing.T) {
+	size := int64(1 << 20)
+	kept := storage{"t/dir": {Path: "/dir", SizeBytes: &size}, "t/img": {Path: "/img", SizeBytes: &size, Bounded: true}}
+	for _, c := range []struct {
+		host    volume.Storage
+		config  string
+		kind    plan.MountKind
+		source  string
+		note    string
+		refused bool
+	}{
+		{boundedStorage{}, `{"path":"/a","size":"1m"}`, plan.MountImage, "/home/volumes/t/a.img", "", false},
+		{boundedStorage{}, `{"path":"/a"}`, plan.MountBind, "/home/volumes/t/a", "", false},
+		{boundedStorage{kept}, `{"path":"/dir","size":"1m"}`, plan.MountBind, "/home/volumes/t/dir", "advisory", false},
+		{boundedStorage{kept}, `{"path":"/img","size":"1m"}`, plan.MountImage, "/home/volumes/t/img.img", "", false},
+		{kept, `{"path":"/img","size":"1m"}`, "", "", "", true},
+	} {
+		var p plan.Plan
+		err := builtin.Handlers(builtin.Host{Storage: c.host}).Plan(context.Background(), scene(), []capability.Contribution{ask("k", "volume@1", c.config)}, &p)
+		if c.refused {
+			if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "no loops here") {
+				t.Errorf("%s: %v", c.config, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.config, err)
+			continue
+		}
+		m, v := p.Machine.Mounts[0], p.Volumes[0]
+		if m.Kind != c.kind || m.Source != c.source || v.Source != c.source || v.Bounded != (c.kind == plan.MountImage) || !strings.Contains(v.Note, c.note) || (c.note == "") != (v.Note == "") {
+			t.Errorf("%s: %+v %+v", c.config, m, v)
+		}
 	}
 }
 

@@ -33,13 +33,32 @@ const (
 	Removing     Phase = "removing"      // storage is being deleted; there is no way back
 )
 
+// lasting are the phases that have to be known after a power cut, each with what
+// came before it. The others say what processes do, and those do not survive one
+// either.
+var lasting = map[Phase]bool{
+	Creating:     true, // or what is kept by id is never given back
+	InstallBegin: true, // or hooks that may have run would run again
+	InstallDone:  true,
+	Recreating:   true,
+	Removing:     true,
+}
+
 // An Entry is one line.
 type Entry struct {
 	Time  time.Time `json:"time"`
 	Phase Phase     `json:"phase"`
 	PID   int       `json:"pid"`           // of the process that wrote it
 	Note  string    `json:"note,omitzero"` // for people
+
+	// Volatile is the writer's; see [Volatile].
+	Volatile bool `json:"volatile,omitzero"`
 }
+
+// Reached is called, when it is set, before and after each entry is written: the
+// points where a kill must do no harm. Tests stop processes there; no program sets
+// it.
+var Reached func(p Phase, written bool)
 
 // Name is the file's name in a sandbox's state directory.
 const Name = "journal.jsonl"
@@ -56,7 +75,11 @@ type Writer struct {
 
 // Append records that p begins, or has been reached.
 func (w Writer) Append(p Phase, note string) error {
-	line, err := json.Marshal(Entry{Time: time.Now().UTC(), Phase: p, PID: os.Getpid(), Note: note})
+	if Reached != nil {
+		Reached(p, false)
+		defer Reached(p, true)
+	}
+	line, err := json.Marshal(Entry{Time: time.Now().UTC(), Phase: p, PID: os.Getpid(), Note: note, Volatile: w.Volatile})
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -70,7 +93,7 @@ func (w Writer) Append(p Phase, note string) error {
 	if _, err := f.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	if w.Volatile {
+	if w.Volatile || !lasting[p] {
 		return nil
 	}
 	if err := f.Sync(); err != nil {
@@ -105,6 +128,15 @@ func Last(es []Entry) Phase {
 		return ""
 	}
 	return es[len(es)-1].Phase
+}
+
+// Volatile reports whether the sandbox was made to end with the process that made
+// it, which is returned.
+func Volatile(es []Entry) (creator int, ok bool) {
+	if len(es) == 0 || !es[0].Volatile {
+		return 0, false
+	}
+	return es[0].PID, true
 }
 
 // Installed reports whether the install hooks have run to their end.

@@ -56,3 +56,24 @@ func TestNoJournalIsNoEntries(t *testing.T) {
 		t.Errorf("Read = %v, %v", es, err)
 	}
 }
+
+func TestAVolatileJournalNamesItsCreator(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := journal.Volatile(nil); ok {
+		t.Error("a sandbox that is none is volatile")
+	}
+	w := journal.Writer{Dir: dir, Volatile: true}
+	for _, p := range []journal.Phase{journal.Creating, journal.Planned} {
+		if err := w.Append(p, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	es, err := journal.Read(dir)
+	if pid, ok := journal.Volatile(es); err != nil || !ok || pid != os.Getpid() {
+		t.Errorf("%d, %v, %v", pid, ok, err)
+	}
+	es[0].Volatile = false
+	if _, ok := journal.Volatile(es); ok {
+		t.Error("only the first entry says so")
+	}
+}

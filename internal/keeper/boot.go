@@ -10,6 +10,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -27,7 +28,12 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return err
 	}
 	if running && installed && journal.Last(es) == journal.Running {
-		return k.reattach(ctx)
+		err := k.reattach(ctx)
+		if !errors.Is(err, kiterr.ErrNotRunning) {
+			return err
+		}
+		// It was killed along with its keeper and was only not gone yet.
+		k.log().Info("the machine has ended")
 	}
 	if !installed && interrupted(es) {
 		return fmt.Errorf("sandbox %s: its creation was interrupted; create it again", k.Plan.Name)
@@ -107,9 +113,33 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if err := k.attach(ctx, plan.Runtime); err != nil {
 		return err
 	}
+	if gone, err := k.gone(ctx); err != nil || gone {
+		k.closeBoundary()
+		return errors.Join(err, fmt.Errorf("machine of %s: %w", k.Plan.Name, kiterr.ErrNotRunning))
+	}
 	k.publish()
 	k.ready()
 	return nil
+}
+
+// gone reports whether the machine is ending, which it does for a moment after
+// it was killed. One that does not answer is not gone.
+func (k *Keeper) gone(ctx context.Context) (bool, error) {
+	ping, cancel := context.WithTimeout(ctx, pingTime)
+	defer cancel()
+	if k.Guest.Alive(ping) == nil || ping.Err() != nil {
+		return false, ctx.Err()
+	}
+	for ping.Err() == nil {
+		if running, _, err := k.machine(ctx); err != nil || !running {
+			return err == nil, err
+		}
+		select {
+		case <-ping.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return false, ctx.Err()
 }
 
 // attach makes the boundary and learns what the driver knows.

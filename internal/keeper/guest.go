@@ -10,16 +10,14 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-// A Dial opens a connection to a guest.
-type Dial = func(context.Context) (net.Conn, error)
-
 // machineGuest is the guest of one machine, over its driver.
 type machineGuest struct {
-	dial Dial
+	dial link.Dial
 	user plan.Identity
 }
 
@@ -78,7 +76,7 @@ func (g *machineGuest) Alive(ctx context.Context) error {
 const maxAccounts = 1 << 20
 
 // LookUpUser finds a user in the accounts of a running machine.
-func LookUpUser(ctx context.Context, dial Dial, user string) (plan.Identity, error) {
+func LookUpUser(ctx context.Context, dial link.Dial, user string) (plan.Identity, error) {
 	cl := &client.Client{Dial: dial}
 	read := func(name string) (string, error) {
 		b, err := cl.ReadFile(ctx, name, maxAccounts)
@@ -132,27 +130,4 @@ func has(env []string, name string) bool {
 		}
 	}
 	return false
-}
-
-// Dialer returns a Dial whose first connection is the session's own; later ones
-// are asked of the keeper c and end with the session.
-func (s *Session) Dialer(c Client) Dial {
-	used := false
-	return func(ctx context.Context) (net.Conn, error) {
-		s.mu.Lock()
-		first := !used
-		used = true
-		s.mu.Unlock()
-		if first {
-			return s.Conn, nil
-		}
-		m, err := c.Dial(ctx, true)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.more = append(s.more, m)
-		return m.Conn, nil
-	}
 }

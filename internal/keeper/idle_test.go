@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -72,11 +73,11 @@ func TestLongRunningAndForeverAreNotStoppedForSilence(t *testing.T) {
 				t.Fatal("stopped")
 			case <-time.After(400 * time.Millisecond): // it is the silence that is under test
 			}
-			busy, err := x.client.Stop(bounded(t), StopRequest{IfIdle: true})
+			busy, err := x.client.Stop(bounded(t), link.StopRequest{IfIdle: true})
 			if err != nil || busy != long {
 				t.Errorf("a stop of what nobody uses: kept %v, %v", busy, err)
 			}
-			if _, err := x.client.Stop(bounded(t), StopRequest{}); err != nil && !errors.Is(err, ErrNone) {
+			if _, err := x.client.Stop(bounded(t), link.StopRequest{}); err != nil && !errors.Is(err, link.ErrNone) {
 				t.Errorf("an explicit stop: %v", err)
 			}
 			if err := x.end(); err != nil {
@@ -95,7 +96,7 @@ func TestSessionsNeverRaceTheIdleStop(t *testing.T) {
 	for range 200 {
 		s, err := x.client.Dial(bounded(t), false)
 		if err != nil {
-			if !errors.Is(err, ErrNone) && !errors.Is(err, kiterr.ErrNotRunning) {
+			if !errors.Is(err, link.ErrNone) && !errors.Is(err, kiterr.ErrNotRunning) {
 				t.Fatal(err)
 			}
 			break

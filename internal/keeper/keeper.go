@@ -22,6 +22,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/publish"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -158,8 +159,7 @@ func (k *Keeper) journal() journal.Writer { return journal.Writer{Dir: k.Dir, Vo
 
 // bounds of what a keeper does on its own.
 const (
-	killGrace   = 2 * time.Second  // for a machine nobody wants any more
-	cleanupTime = 60 * time.Second // for removing what a failed boot left
+	killGrace   = 2 * time.Second // for a machine nobody wants any more
 	acceptPause = 50 * time.Millisecond
 )
 
@@ -233,7 +233,7 @@ func (k *Keeper) end() {
 // giveUp takes back what a boot had made: all of it, if the sandbox was being
 // made or never was installed.
 func (k *Keeper) giveUp() error {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), link.CleanupTime)
 	defer cancel()
 	es, err := journal.Read(k.Dir)
 	if err != nil {
@@ -267,7 +267,7 @@ func (k *Keeper) supervise() {
 	}
 	k.log().Warn("the machine ended by itself")
 	k.closeBoundary()
-	after, done := context.WithTimeout(context.Background(), cleanupTime)
+	after, done := context.WithTimeout(context.Background(), link.CleanupTime)
 	defer done()
 	var err error
 	if k.Volatile {
@@ -332,10 +332,10 @@ func (k *Keeper) closeBoundary() {
 	}
 }
 
-func (k *Keeper) status() *Status {
+func (k *Keeper) status() *link.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := &Status{State: k.state, Phase: string(k.phase), PID: k.pid, Keeper: os.Getpid(), Commands: k.commands,
+	s := &link.Status{State: k.state, Phase: string(k.phase), PID: k.pid, Keeper: os.Getpid(), Commands: k.commands,
 		Problems: append([]string(nil), k.problems...)}
 	if s.State == sandbox.Ready && k.commands > 0 {
 		s.State = sandbox.Busy

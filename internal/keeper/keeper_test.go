@@ -18,6 +18,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -187,7 +188,7 @@ func TestReloadPutsTheRecordedRulesIntoForce(t *testing.T) {
 	if err := x.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "damaged book") {
 		t.Errorf("reload = %v", err)
 	}
-	if err := (Client{t.TempDir()}).Reload(t.Context()); !errors.Is(err, ErrNone) {
+	if err := (link.Client{Dir: t.TempDir()}).Reload(t.Context()); !errors.Is(err, link.ErrNone) {
 		t.Errorf("without a keeper: %v", err)
 	}
 }
@@ -227,13 +228,13 @@ func testPlan() *plan.Plan {
 type life struct {
 	t      *testing.T
 	k      *Keeper
-	client Client
+	client link.Client
 	done   chan error
 }
 
 func (w *world) live(t *testing.T, dir string, p *plan.Plan, volatile bool, creator *net.UnixConn) *life {
 	t.Helper()
-	l, err := bind(dir)
+	l, err := link.Bind(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func (w *world) live(t *testing.T, dir string, p *plan.Plan, volatile bool, crea
 		return fence{w}, nil
 	}
 	k.Remove = func(_ context.Context, keep bool) error { w.note("forget, keep %v", keep); return os.RemoveAll(dir) }
-	x := &life{t: t, k: k, client: Client{dir}, done: make(chan error, 1)}
+	x := &life{t: t, k: k, client: link.Client{Dir: dir}, done: make(chan error, 1)}
 	go func() { x.done <- k.Serve(l, creator) }()
 	t.Cleanup(func() {
 		k.Shutdown(0)
@@ -314,13 +315,13 @@ func TestTheFirstBootInstallsUnderItsOwnGrantsAndTheNextDoesNot(t *testing.T) {
 	if err != nil || s.State != sandbox.Ready || s.Phase != "runtime" || s.PID != 4711 || s.Keeper != os.Getpid() {
 		t.Errorf("status %+v, %v", s, err)
 	}
-	if _, err := x.client.Stop(bounded(t), StopRequest{Grace: 3 * time.Second}); err != nil {
+	if _, err := x.client.Stop(bounded(t), link.StopRequest{Grace: 3 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.end(); err != nil {
 		t.Error(err)
 	}
-	if _, err := x.client.Status(bounded(t)); !errors.Is(err, ErrNone) {
+	if _, err := x.client.Status(bounded(t)); !errors.Is(err, link.ErrNone) {
 		t.Errorf("status after the end: %v", err)
 	}
 
@@ -348,17 +349,29 @@ func TestAFailedInstallHookEndsTheCreationAndLeavesNothing(t *testing.T) {
 	got := make(chan error, 1)
 	var up bool
 	go func() {
-		conn, release, err := x.client.open(t.Context())
+		conn, err := link.Connect(dir)
 		if err != nil {
 			got <- err
 			return
 		}
-		defer release()
 		defer conn.Close()
-		send(conn, request{Op: opWatch}, nil)
+		if err := link.Send(conn, link.Request{Op: link.OpWatch}, nil); err != nil {
+			got <- err
+			return
+		}
 		close(hold)
-		up, err = x.client.follow(t.Context(), conn, nil)
-		got <- err
+		for {
+			var a link.Reply
+			if _, err := link.Receive(conn, &a, 128<<10); err != nil {
+				got <- err
+				return
+			}
+			if a.Event == nil {
+				up = a.Status != nil && a.Status.State != sandbox.Stopped
+				got <- a.Error.Err()
+				return
+			}
+		}
 	}()
 	var hook *sandbox.HookError
 	if err := <-got; !errors.As(err, &hook) || hook.Kit != "a" || hook.Index != 0 || hook.ExitCode != 3 || hook.Phase != "install" ||
@@ -443,7 +456,7 @@ func TestACommandIsInFlightUntilItsCallerHangsUp(t *testing.T) {
 	if st, err := x.client.Status(bounded(t)); err != nil || st.State != sandbox.Busy || st.Commands != 1 {
 		t.Errorf("status %+v, %v", st, err)
 	}
-	if busy, err := x.client.Stop(bounded(t), StopRequest{IfIdle: true}); err != nil || !busy {
+	if busy, err := x.client.Stop(bounded(t), link.StopRequest{IfIdle: true}); err != nil || !busy {
 		t.Errorf("stop if idle: busy %v, %v", busy, err)
 	}
 	s.Close()
@@ -451,7 +464,7 @@ func TestACommandIsInFlightUntilItsCallerHangsUp(t *testing.T) {
 		st, err := x.client.Status(bounded(t))
 		return err == nil && st.State == sandbox.Ready && st.Commands == 0
 	})
-	if busy, err := x.client.Stop(bounded(t), StopRequest{IfIdle: true}); err != nil || busy {
+	if busy, err := x.client.Stop(bounded(t), link.StopRequest{IfIdle: true}); err != nil || busy {
 		t.Errorf("stop if idle: busy %v, %v", busy, err)
 	}
 	x.end()
@@ -633,8 +646,8 @@ func TestAWatchOfASandboxThatGoesDownIsNotToldItIsUp(t *testing.T) {
 		w.mu.Lock()
 		close(w.ended["m"])
 		w.mu.Unlock()
-		if err := <-got; !errors.Is(err, ErrNone) {
-			t.Errorf("watch: %v, want %v", err, ErrNone)
+		if err := <-got; !errors.Is(err, link.ErrNone) {
+			t.Errorf("watch: %v, want %v", err, link.ErrNone)
 		}
 	})
 	t.Run("stopping", func(t *testing.T) {
@@ -652,24 +665,10 @@ func TestAWatchOfASandboxThatGoesDownIsNotToldItIsUp(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 		x.k.end()
-		if err := <-got; !errors.Is(err, ErrNone) {
-			t.Errorf("watch: %v, want %v", err, ErrNone)
+		if err := <-got; !errors.Is(err, link.ErrNone) {
+			t.Errorf("watch: %v, want %v", err, link.ErrNone)
 		}
 	})
-}
-
-func TestACallerOfAHungKeeperIsNotHeldUp(t *testing.T) {
-	dir := t.TempDir()
-	l, err := bind(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() // it listens and never answers
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if _, err := (Client{dir}).Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Status = %v", err)
-	}
 }
 
 func TestTheSocketIsTheOwnersAndMayLieDeep(t *testing.T) {
@@ -682,50 +681,9 @@ func TestTheSocketIsTheOwnersAndMayLieDeep(t *testing.T) {
 	if err := x.client.Watch(bounded(t), nil); err != nil {
 		t.Fatal(err)
 	}
-	st, err := os.Lstat(filepath.Join(dir, SocketName))
+	st, err := os.Lstat(filepath.Join(dir, link.SocketName))
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", st.Mode(), err)
-	}
-}
-
-func TestNoKeeperIsToldApart(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := (Client{dir}).Status(bounded(t)); !errors.Is(err, ErrNone) {
-		t.Errorf("without a socket: %v", err)
-	}
-	l, err := bind(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close() // as a keeper that was killed leaves it
-	if _, err := (Client{dir}).Status(bounded(t)); !errors.Is(err, ErrNone) {
-		t.Errorf("with a stale socket: %v", err)
-	}
-	if err := (Client{dir}).Kill(bounded(t)); err != nil {
-		t.Errorf("Kill without a keeper: %v", err)
-	}
-}
-
-func TestErrorsKeepTheirFamilyOnTheWay(t *testing.T) {
-	for _, err := range []error{
-		fmt.Errorf("x: %w", kiterr.ErrNotRunning), fmt.Errorf("x: %w", kiterr.ErrUnavailable), fmt.Errorf("x: %w", kiterr.ErrRefused),
-		context.Canceled, errors.New("plain"),
-	} {
-		b, merr := json.Marshal(reply{Error: failed(err)})
-		if merr != nil {
-			t.Fatal(merr)
-		}
-		var r reply
-		if uerr := json.Unmarshal(b, &r); uerr != nil {
-			t.Fatal(uerr)
-		}
-		got := r.Error.err()
-		if got.Error() != err.Error() || kiterr.ExitCode(got) != kiterr.ExitCode(err) || errors.Is(got, kiterr.ErrNotRunning) != errors.Is(err, kiterr.ErrNotRunning) {
-			t.Errorf("%v arrived as %v", err, got)
-		}
-	}
-	if failed(nil).err() != nil {
-		t.Error("no error arrived as one")
 	}
 }
 

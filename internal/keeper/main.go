@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
 // Main is the whole life of a keeper process: it waits for the word of its
@@ -21,7 +23,7 @@ import (
 func Main(args []string, open func(dir string) (*Keeper, error)) (exitCode int) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if len(args) != 2 || !filepath.IsAbs(args[1]) {
-		log.Error("usage: " + ProcessName + " DIRECTORY")
+		log.Error("usage: " + link.ProcessName + " DIRECTORY")
 		return 1
 	}
 	if err := serve(args[1], open, log); err != nil && !errors.Is(err, io.EOF) {
@@ -39,9 +41,9 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 
 	// What else was inherited is for this process alone.
-	_ = unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	_ = unix.CloseRange(link.ListenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 
-	l, err := inherited[*net.UnixListener](listenerFD, func(f *os.File) (any, error) {
+	l, err := inherited[*net.UnixListener](link.ListenerFD, func(f *os.File) (any, error) {
 		// The credentials a caller sees are those of whoever called listen
 		// last, and Kill needs ours.
 		if err := unix.Listen(int(f.Fd()), unix.SOMAXCONN); err != nil {
@@ -53,18 +55,18 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 		return fmt.Errorf("listener: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
-	creator, err := inherited[*net.UnixConn](creatorFD, func(f *os.File) (any, error) { return net.FileConn(f) })
+	creator, err := inherited[*net.UnixConn](link.CreatorFD, func(f *os.File) (any, error) { return net.FileConn(f) })
 	if err != nil {
 		return fmt.Errorf("creator: %w", err)
 	}
 
-	var b bootRequest
-	if _, err := receive(creator, &b, maxRequest); err != nil {
+	var b link.BootRequest
+	if _, err := link.Receive(creator, &b, maxRequest); err != nil {
 		return err // the creator has ended, or does not need us after all
 	}
 	k, err := open(dir)
 	if err != nil {
-		_ = send(creator, reply{Error: failed(err)}, nil)
+		_ = link.Send(creator, link.Reply{Error: link.Failed(err)}, nil)
 		return err
 	}
 	k.Create, k.Volatile, k.Log = b.Create, b.Volatile, log

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/publish"
 )
 
@@ -33,16 +34,16 @@ func (k *Keeper) publish() {
 }
 
 // serveLoopback answers a request about ports.
-func (k *Keeper) serveLoopback(c *net.UnixConn, r request) {
+func (k *Keeper) serveLoopback(c *net.UnixConn, r link.Request) {
 	if err := k.admit(hangup(c), true); err != nil {
-		k.answer(c, reply{Error: failed(err)})
+		k.answer(c, link.Reply{Error: link.Failed(err)})
 		return
 	}
 	k.mu.Lock()
 	p := k.ports
 	k.mu.Unlock()
 	if p == nil {
-		k.answer(c, reply{Error: failed(errEnded(k.Plan.Name))})
+		k.answer(c, link.Reply{Error: link.Failed(errEnded(k.Plan.Name))})
 		return
 	}
 	var err error
@@ -52,35 +53,5 @@ func (k *Keeper) serveLoopback(c *net.UnixConn, r request) {
 	if err == nil && r.Publish != nil {
 		_, err = p.Publish(*r.Publish)
 	}
-	k.answer(c, reply{OK: err == nil, Error: failed(err), Ports: p.List()})
-}
-
-// Ports returns what is published.
-func (c Client) Ports(ctx context.Context) ([]publish.Port, error) {
-	return c.changePorts(ctx, request{Op: opPorts})
-}
-
-// Publish publishes p and returns all that is published then.
-func (c Client) Publish(ctx context.Context, p publish.Port) ([]publish.Port, error) {
-	return c.changePorts(ctx, request{Op: opPorts, Publish: &p})
-}
-
-// Unpublish takes the publication with this key back.
-func (c Client) Unpublish(ctx context.Context, key string) error {
-	_, err := c.changePorts(ctx, request{Op: opPorts, Unpublish: key})
-	return err
-}
-
-func (c Client) changePorts(ctx context.Context, r request) ([]publish.Port, error) {
-	conn, release, err := c.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	defer release()
-	a, f, err := c.ask(ctx, conn, r)
-	if f != nil {
-		f.Close()
-	}
-	return a.Ports, err
+	k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err), Ports: p.List()})
 }

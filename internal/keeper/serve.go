@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -27,14 +28,14 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	defer c.Close()
 	// The socket's mode already keeps others out; a descriptor that was
 	// handed on is kept out here.
-	cred, err := peer(c)
+	cred, err := link.Peer(c)
 	if err != nil || int(cred.Uid) != os.Geteuid() {
 		k.log().Warn("a caller of another user was turned away")
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(requestTime))
-	var r request
-	f, err := receive(c, &r, maxRequest)
+	var r link.Request
+	f, err := link.Receive(c, &r, maxRequest)
 	if f != nil {
 		f.Close()
 	}
@@ -43,44 +44,62 @@ func (k *Keeper) handle(c *net.UnixConn) {
 	}
 	_ = c.SetDeadline(time.Time{})
 	switch r.Op {
-	case opStatus:
-		k.answer(c, reply{OK: true, Status: k.status()})
-	case opExec:
+	case link.OpStatus:
+		s := k.status()
+		if r.ProbeMillis > 0 {
+			k.probe(s, time.Duration(r.ProbeMillis)*time.Millisecond)
+		}
+		k.answer(c, link.Reply{OK: true, Status: s})
+	case link.OpExec:
 		k.exec(c, r)
-	case opPorts:
+	case link.OpPorts:
 		k.serveLoopback(c, r)
-	case opStop:
+	case link.OpStop:
 		k.stopped(c, r)
-	case opWatch:
+	case link.OpWatch:
 		k.tell(c)
 		k.watch(c, nil)
-	case opRules:
+	case link.OpRules:
 		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 		err := k.reload(ctx)
 		cancel()
-		k.answer(c, reply{OK: err == nil, Error: failed(err)})
+		k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err)})
 	default:
-		k.answer(c, reply{Error: &failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
+		k.answer(c, link.Reply{Error: &link.Failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
 	}
 }
 
-func (k *Keeper) answer(c *net.UnixConn, r reply) {
+func (k *Keeper) answer(c *net.UnixConn, r link.Reply) {
 	_ = c.SetWriteDeadline(time.Now().Add(requestTime))
-	_ = send(c, r, nil)
+	_ = link.Send(c, r, nil)
+}
+
+// probe corrects s if the guest does not answer, as when its processes are frozen
+// or stopped from outside.
+func (k *Keeper) probe(s *link.Status, patience time.Duration) {
+	if s.State != sandbox.Ready && s.State != sandbox.Busy {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := k.Guest.Alive(ctx); err != nil && ctx.Err() != nil {
+		s.State = sandbox.Unknown
+		s.Problems = append(s.Problems, "what is inside does not answer; stop ends it")
+	}
 }
 
 // exec hands out a connection to the guest and counts a command until the
 // caller hangs up.
-func (k *Keeper) exec(c *net.UnixConn, r request) {
+func (k *Keeper) exec(c *net.UnixConn, r link.Request) {
 	gone := hangup(c)
 	if err := k.admit(gone, r.Early); err != nil {
-		k.answer(c, reply{Error: failed(err)})
+		k.answer(c, link.Reply{Error: link.Failed(err)})
 		return
 	}
 	k.mu.Lock()
 	if k.state != sandbox.Ready && k.state != sandbox.Starting {
 		k.mu.Unlock()
-		k.answer(c, reply{Error: failed(errEnded(k.Plan.Name))})
+		k.answer(c, link.Reply{Error: link.Failed(errEnded(k.Plan.Name))})
 		return
 	}
 	k.commands++
@@ -100,11 +119,11 @@ func (k *Keeper) exec(c *net.UnixConn, r request) {
 	defer cancel()
 	f, err := k.dialFile(ctx)
 	if err != nil {
-		k.answer(c, reply{Error: failed(err)})
+		k.answer(c, link.Reply{Error: link.Failed(err)})
 		return
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(requestTime))
-	err = send(c, reply{OK: true}, f)
+	err = link.Send(c, link.Reply{OK: true}, f)
 	f.Close()
 	if err != nil {
 		return
@@ -173,17 +192,17 @@ func hangup(c *net.UnixConn) <-chan struct{} {
 }
 
 // stopped ends the sandbox and answers when it has ended.
-func (k *Keeper) stopped(c *net.UnixConn, r request) {
+func (k *Keeper) stopped(c *net.UnixConn, r link.Request) {
 	e := ending{grace: time.Duration(r.GraceMillis) * time.Millisecond, remove: r.Remove, reason: "stopped on request"}
 	if r.IfIdle {
 		if k.Plan.LongRunning {
-			k.answer(c, reply{OK: true, Busy: true})
+			k.answer(c, link.Reply{OK: true, Busy: true})
 			return
 		}
 		e.ifIdle, e.reason = true, "its command has ended"
 	}
 	busy, err := k.shutdown(e)
-	k.answer(c, reply{OK: err == nil, Busy: busy, Error: failed(err)})
+	k.answer(c, link.Reply{OK: err == nil, Busy: busy, Error: link.Failed(err)})
 }
 
 // lives reports whether the sandbox is up and not on its way down, which a
@@ -196,24 +215,8 @@ func (k *Keeper) lives() bool {
 	if !ready {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
-	defer cancel()
-	if k.Guest.Alive(ctx) == nil || ctx.Err() != nil {
-		return true // one that is only slow is up
-	}
-	// A process that is being killed is there for a moment longer.
-	for ctx.Err() == nil {
-		if running, _, err := k.machine(ctx); err == nil && !running {
-			return false
-		}
-		select {
-		case <-ctx.Done():
-		case <-k.ended:
-			return false
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	return true
+	gone, err := k.gone(context.Background())
+	return err != nil || !gone // one that is only slow is up
 }
 
 // pingTime is how long a guest may take to show that it is there.
@@ -263,7 +266,7 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		return false, nil
 	}
 	defer k.end()
-	ctx, cancel := context.WithTimeout(context.Background(), e.grace+cleanupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), e.grace+link.CleanupTime)
 	defer cancel()
 	if e.remove || k.Volatile {
 		return false, k.remove(ctx, true)
@@ -314,7 +317,7 @@ func (k *Keeper) tell(c *net.UnixConn) {
 	k.watchers = append(k.watchers, func(e sandbox.Event) {
 		// A watcher that does not read must not stop a boot.
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-		_ = send(c, reply{Event: &e}, nil)
+		_ = link.Send(c, link.Reply{Event: &e}, nil)
 	})
 }
 
@@ -343,7 +346,7 @@ func (k *Keeper) watch(c *net.UnixConn, creator func()) {
 		}
 		return
 	}
-	k.answer(c, reply{OK: err == nil, Error: failed(err), Status: k.status()})
+	k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err), Status: k.status()})
 	if creator == nil {
 		return
 	}
@@ -379,4 +382,9 @@ func (k *Keeper) silent() {
 	case k.unused <- struct{}{}:
 	default:
 	}
+}
+
+// errEnded is what callers get who asked a keeper for something while it ends.
+func errEnded(name string) error {
+	return fmt.Errorf("sandbox %s is stopping: %w", name, kiterr.ErrNotRunning)
 }

@@ -47,6 +47,7 @@ type MountKind string
 const (
 	MountBind  MountKind = "bind"  // a host directory or file
 	MountTmpfs MountKind = "tmpfs" // memory
+	MountImage MountKind = "image" // a filesystem in a file of the host, which bounds it
 )
 
 // A Mount is one filesystem laid over the root.
@@ -55,7 +56,7 @@ type Mount struct {
 	Path     string    `json:"path"` // absolute in the machine; created when missing
 	ReadOnly bool      `json:"readOnly,omitempty"`
 
-	// Source is the host path of a bind. It must exist.
+	// Source is the host path of a bind or an image. It must exist.
 	Source string `json:"source,omitempty"`
 
 	// Owner translates ownership on a bind: files that belong to host id
@@ -88,7 +89,8 @@ type BootFile struct {
 	// already, and keeps its mode; links are followed inside the machine.
 	Append bool `json:"append,omitempty"`
 
-	// Optional leaves a file that is missing missing.
+	// Optional leaves a file that is missing missing. A driver that cannot
+	// append may leave it as it is, too.
 	Optional bool `json:"optional,omitempty"`
 }
 
@@ -98,7 +100,7 @@ type Limits struct {
 	CPUMillis   int64 `json:"cpuMillis,omitempty"`   // thousandths of a core
 	MemoryBytes int64 `json:"memoryBytes,omitempty"` // swap included
 	Pids        int64 `json:"pids,omitempty"`
-	DiskBytes   int64 `json:"diskBytes,omitempty"` // of the writable layer
+	DiskBytes   int64 `json:"diskBytes,omitempty"` // of the writable layer, from its making on
 	// Enforce makes a driver refuse a limit it cannot hold. Otherwise it
 	// reports the limit in [driver.Machine.Unenforced] and goes on.
 	Enforce bool `json:"enforce,omitempty"`

@@ -7,7 +7,10 @@
 // runs nothing.
 package plan
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strconv"
+)
 
 // Version is the version of the JSON form. A reader refuses any other.
 const Version = 1
@@ -33,6 +36,17 @@ type Plan struct {
 
 	// Ports are published on the loopback of the host.
 	Ports []Port `json:"ports,omitempty"`
+
+	// HostPorts are services on the host's loopback that the sandbox may
+	// reach.
+	HostPorts []HostPort `json:"hostPorts,omitempty"`
+
+	// Registry is the way to the Kits of the host's store; nil: there is
+	// none.
+	Registry *Registry `json:"registry,omitempty"`
+
+	// DockerAuth are registries whose logins the boundary presents.
+	DockerAuth []DockerAuth `json:"dockerAuth,omitempty"`
 
 	// HostMounts are directories behind some of Machine.Mounts that all
 	// sandboxes of a Kit share.
@@ -94,6 +108,42 @@ type Port struct {
 	Name      string   `json:"name,omitempty"` // a label
 	Kits      []string `json:"kits"`           // who asks for it
 }
+
+// A HostPort is one service on the loopback of the host that is reachable from
+// the machine, at the names that stand for the host there and on the same port.
+type HostPort struct {
+	Port      uint16   `json:"port"`
+	Transport string   `json:"transport"`      // tcp or udp
+	Family    string   `json:"family"`         // of the host's loopback: ipv4 or ipv6
+	Name      string   `json:"name,omitempty"` // a label
+	Kits      []string `json:"kits"`           // who asks for it
+}
+
+// Key is what identifies p, such as tcp4/5432.
+func (p HostPort) Key() string {
+	family := "4"
+	if p.Family == "ipv6" {
+		family = "6"
+	}
+	return p.Transport + family + "/" + strconv.Itoa(int(p.Port))
+}
+
+// A Registry is an endpoint inside that serves Kits and takes them.
+type Registry struct {
+	Kits []string `json:"kits"` // who asks for it
+}
+
+// A DockerAuth is the use of the host's login for an image registry. It holds
+// neither the login nor a token.
+type DockerAuth struct {
+	Registry    string   `json:"registry"`    // docker.io for all names of Docker Hub
+	Placeholder string   `json:"placeholder"` // stands for the password inside, and is worth nothing elsewhere
+	Config      string   `json:"config"`      // directory of the Docker configuration on the host
+	Kits        []string `json:"kits"`        // who asks for it
+}
+
+// DockerUser stands for the user of a login inside.
+const DockerUser = "kitbox"
 
 // A HostMount is a directory that belongs to a Kit and a path.
 type HostMount struct {
@@ -233,7 +283,8 @@ type Identity struct {
 type Volume struct {
 	Path      string   `json:"path"`                // cleaned, in the machine
 	Kits      []string `json:"kits"`                // who asks for it
-	Source    string   `json:"source,omitempty"`    // host directory of the data; empty for tmpfs
+	Source    string   `json:"source,omitempty"`    // host directory, or file if Bounded, of the data; empty for tmpfs
+	Bounded   bool     `json:"bounded,omitempty"`   // no more fits in than SizeBytes, which is stated; not of tmpfs, which always is
 	Tmpfs     bool     `json:"tmpfs,omitempty"`     // memory, gone at stop
 	SizeBytes *int64   `json:"sizeBytes,omitempty"` // nil: not stated
 	Mode      *uint32  `json:"mode,omitempty"`      // of fresh storage; nil: not stated

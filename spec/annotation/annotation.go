@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
@@ -184,7 +185,7 @@ func checkBuilder(v string) string {
 		return "is not JSON of the form {\"name\":…,\"version\":…}"
 	}
 	switch {
-	case strings.ContainsAny(v, "\n\t\r"):
+	case !compact(v):
 		return "is not compact JSON"
 	case b.Name == "":
 		return "names no program"
@@ -192,6 +193,12 @@ func checkBuilder(v string) string {
 		return `states no version; an unstamped program says "dev"`
 	}
 	return ""
+}
+
+// compact reports whether v, which is JSON, has no blanks outside its strings.
+func compact(v string) bool {
+	c := jsontext.Value(v)
+	return c.Compact() == nil && string(c) == v
 }
 
 // A Place is where a reader found the descriptor.

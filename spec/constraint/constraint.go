@@ -79,10 +79,41 @@ func ParseRelation(s string) (Relation, error) {
 		}
 		r.Constraints = append(r.Constraints, c)
 	}
-	if !satisfiable(r.Constraints) {
+	distinct := distinct(r.Constraints)
+	if len(distinct) > maxConstraints {
+		return Relation{}, fmt.Errorf("%q and so on: more than %d different constraints", s[:end], maxConstraints)
+	}
+	ok, known := satisfiable(distinct)
+	if !known {
+		return Relation{}, fmt.Errorf("%q: too many constraints of too odd versions to tell whether any version meets them", s[:end])
+	}
+	if !ok {
 		return Relation{}, fmt.Errorf("%q: %w", s, ErrUnsatisfiable)
 	}
 	return r, nil
+}
+
+// maxConstraints bounds the search for a version that meets them all. Two say
+// what a range is.
+const maxConstraints = 64
+
+// distinct returns cs without repetitions if there are more than enough of them.
+func distinct(cs []Constraint) []Constraint {
+	if len(cs) <= maxConstraints {
+		return cs
+	}
+	out := make([]Constraint, 0, maxConstraints+1)
+	seen := make(map[Constraint]bool, maxConstraints+1)
+	for _, c := range cs {
+		if !seen[c] {
+			seen[c] = true
+			out = append(out, c)
+		}
+		if len(out) > maxConstraints {
+			break
+		}
+	}
+	return out
 }
 
 func parseConstraint(s string) (Constraint, error) {

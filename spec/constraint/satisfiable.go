@@ -18,7 +18,10 @@ type bound struct {
 // strictly between them. Values tie with disjoint sets of bounds, so the search
 // is linear in the text. It cannot compare end points only: the order of
 // versions has gaps (nothing is between 0 and 0.-) and is not transitive.
-func satisfiable(cs []Constraint) bool {
+//
+// It is false for known if the constraints are so many and so odd that the
+// search was given up.
+func satisfiable(cs []Constraint) (ok, known bool) {
 	var lower, upper []bound
 	for _, c := range cs {
 		b := bound{segs: strings.Split(c.Version, ".")}
@@ -26,10 +29,10 @@ func satisfiable(cs []Constraint) bool {
 		case Exactly:
 			for _, other := range cs {
 				if !other.Allows(c.Version) {
-					return false
+					return false, true
 				}
 			}
-			return true
+			return true, true
 		case AtLeast, Above:
 			b.inclusive = c.Op == AtLeast
 			lower = append(lower, b)
@@ -39,27 +42,39 @@ func satisfiable(cs []Constraint) bool {
 		}
 	}
 	if len(lower) == 1 && len(upper) == 1 && compareSegment(lower[0].segs[0], upper[0].segs[0]) < 0 {
-		return true // the usual case: whatever extends the lower bound
+		return true, true // the usual case: whatever extends the lower bound
 	}
-	return reachable(lower, upper, 0)
+	s := search{steps: maxSteps}
+	ok = s.reachable(lower, upper, 0)
+	return ok, ok || s.steps > 0
 }
+
+// maxSteps bounds the segments that a search compares. Constraints that people
+// write take a few dozen.
+const maxSteps = 1 << 16
+
+// A search counts down the steps it may still take.
+type search struct{ steps int }
 
 // reachable reports whether a version that ties with lower and upper in its
 // first depth segments can be completed.
-func reachable(lower, upper []bound, depth int) bool {
+func (s *search) reachable(lower, upper []bound, depth int) bool {
 	if depth > 0 && endable(lower, upper, depth) {
 		return true
 	}
-	for _, s := range candidates(lower, upper, depth) {
-		nextLower, ok := choose(lower, s, depth, 1)
+	for _, seg := range s.candidates(lower, upper, depth) {
+		if s.steps -= len(lower) + len(upper); s.steps <= 0 {
+			return false
+		}
+		nextLower, ok := choose(lower, seg, depth, 1)
 		if !ok {
 			continue
 		}
-		nextUpper, ok := choose(upper, s, depth, -1)
+		nextUpper, ok := choose(upper, seg, depth, -1)
 		if !ok {
 			continue
 		}
-		if len(nextLower) == 0 && len(nextUpper) == 0 || reachable(nextLower, nextUpper, depth+1) {
+		if len(nextLower) == 0 && len(nextUpper) == 0 || s.reachable(nextLower, nextUpper, depth+1) {
 			return true
 		}
 	}
@@ -101,17 +116,20 @@ func choose(bounds []bound, s string, depth, side int) (tied []bound, ok bool) {
 
 // maxExotic bounds the segments for which mixed numeric and textual bounds are
 // searched in full. Nobody writes longer ones.
-const maxExotic = 40
+const maxExotic = 10
 
-func candidates(lower, upper []bound, depth int) []string {
+// maxShift bounds the digits of a number whose neighbours are tried.
+const maxShift = 160
+
+func (s *search) candidates(lower, upper []bound, depth int) []string {
 	var out, digits, texts []string
 	low := ""
-	note := func(s string) {
-		out = append(out, s)
-		if allDigits(s) {
-			digits = append(digits, s)
+	note := func(seg string) {
+		out = append(out, seg)
+		if allDigits(seg) {
+			digits = append(digits, seg)
 		} else {
-			texts = append(texts, s)
+			texts = append(texts, seg)
 		}
 	}
 	for _, b := range lower {
@@ -126,7 +144,7 @@ func candidates(lower, upper []bound, depth int) []string {
 		}
 	}
 	for _, d := range digits {
-		if len(d) <= 4*maxExotic {
+		if len(d) <= maxShift {
 			out = append(out, shift(d, 1), shift(d, -1))
 		}
 	}
@@ -147,7 +165,7 @@ func candidates(lower, upper []bound, depth int) []string {
 	// successor of the greatest lower text.
 	out = append(out, low+"-", "-")
 	if len(digits) > 0 && len(texts) > 0 {
-		out = append(out, mixed(digits, texts)...)
+		out = append(out, s.mixed(digits, texts)...)
 	}
 	return out
 }
@@ -163,31 +181,38 @@ func shift(d string, by int64) string {
 
 // mixed proposes numbers that lie between texts in the order of text and
 // between numbers in the order of numbers.
-func mixed(digits, texts []string) []string {
+func (s *search) mixed(digits, texts []string) []string {
 	width := 1
 	for _, d := range digits {
 		width = max(width, len(d)+1)
 	}
-	var out []string
+	if width > maxExotic {
+		return nil
+	}
+	var out, near []string
+	for _, d := range digits {
+		near = append(near, shift(d, 1), shift(d, -1))
+	}
 	for _, t := range texts {
 		p := 0
 		for p < len(t) && digit(t[p]) {
 			p++
 		}
-		if p > maxExotic || width > maxExotic {
+		if p > maxExotic {
 			continue
 		}
 		for i := 0; i <= p; i++ {
+			if s.steps -= 20 * (width + p + len(near)); s.steps <= 0 {
+				return out
+			}
 			for d := byte('0'); d <= '9'; d++ {
 				q := t[:i] + string(d)
 				for k := 0; len(q)+k <= width+p; k++ {
 					out = append(out, q+strings.Repeat("0", k), q+strings.Repeat("9", k))
 				}
-				for _, n := range digits {
-					for _, v := range []string{shift(n, 1), shift(n, -1)} {
-						out = append(out, strings.Repeat("0", i)+v)
-					}
-				}
+			}
+			for _, n := range near {
+				out = append(out, strings.Repeat("0", i)+n)
 			}
 		}
 	}

@@ -131,12 +131,15 @@ func layout(src []byte) ([]byte, error) {
 			return nil, err
 		}
 		out := p.print(reorder)
-		if last := len(p.lines) - 1; p.lines[last].kind == literal && !strings.HasSuffix(text, "\n") {
-			out = strings.TrimSuffix(out, "\n") // it would become part of the value
-		}
 		again, perr := parse([]byte(out))
 		if perr == nil && same(root, again, true) {
 			return []byte(out), nil
+		}
+		if out, ok := strings.CutSuffix(out, "\n"); ok && !strings.HasSuffix(text, "\n") {
+			// It may have become part of a value.
+			if again, err := parse([]byte(out)); err == nil && same(root, again, true) {
+				return []byte(out), nil
+			}
 		}
 	}
 	return nil, errUnsafe

@@ -34,6 +34,7 @@ var spdx = sync.OnceValue(func() (lists struct{ licenses, exceptions map[string]
 // without the shape of an expression is package spec's to report, under the
 // same id.
 func unknownLicense(k *kit, report reporter) {
+	reported := 0
 	for i, l := range k.Licenses {
 		ws := strings.FieldsFunc(l, func(r rune) bool { return r == ' ' || r == '(' || r == ')' })
 		if len(ws)%2 == 0 || strings.Contains(l, "${{") {
@@ -50,6 +51,9 @@ func unknownLicense(k *kit, report reporter) {
 			if knownLicense(w, exception) {
 				continue
 			}
+			if reported++; reported > maxUnknown {
+				return
+			}
 			message := fmt.Sprintf("%q is not in the SPDX license list: ", w)
 			if near := nearLicense(w); near != "" && !exception {
 				message += "did you mean " + near + "?"
@@ -60,6 +64,10 @@ func unknownLicense(k *kit, report reporter) {
 		}
 	}
 }
+
+// maxUnknown bounds what is said about licenses, because looking for the one
+// that was meant goes through the whole list.
+const maxUnknown = 50
 
 func knownLicense(w string, exception bool) bool {
 	w = strings.ToLower(w)

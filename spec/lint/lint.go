@@ -131,7 +131,11 @@ func Check(d *spec.Document, o Options) []Finding {
 		if r.find == nil || silenced[r.ID] || slices.Contains(o.Ignore, r.ID) {
 			continue
 		}
+		found := 0
 		r.find(k, func(path, message string) {
+			if found++; found > maxFound {
+				return
+			}
 			out = append(out, Finding{r.ID, d.Place(spec.Diagnostic{
 				Severity: spec.Warning, Stage: spec.StageValidate, Path: path, Message: message, Statement: r.Statement,
 			})})
@@ -149,6 +153,14 @@ func Check(d *spec.Document, o Options) []Finding {
 	})
 	return out
 }
+
+// The rules look no further than this: findings of one rule, entries, hooks.
+// A Kit that somebody wrote has a fraction of each.
+const (
+	maxFound   = 200
+	maxEntries = 2000
+	maxHooks   = 1000
+)
 
 // Ignored returns the ids that comments in the document silence.
 func Ignored(d *spec.Document) map[string]bool {
@@ -204,6 +216,9 @@ type entry struct {
 func gather(d *spec.Document, o Options) *kit {
 	k := &kit{Document: d}
 	for i := range d.Capabilities {
+		if len(k.entries) >= maxEntries {
+			break
+		}
 		it := &d.Capabilities[i]
 		p := "capabilities[" + strconv.Itoa(i) + "]"
 		if it.Group == nil {
@@ -226,6 +241,7 @@ func gather(d *spec.Document, o Options) *kit {
 		switch e.Type {
 		case typeLifecycle:
 			k.hooks = append(k.hooks, hooksOf(e)...)
+			k.hooks = k.hooks[:min(len(k.hooks), maxHooks)]
 		case typeNetwork, typeNetworkV2:
 			k.network.add(e)
 		}

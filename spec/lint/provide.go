@@ -135,7 +135,7 @@ func floats(name string, scripts []shell.Script, r recipe.Recipe) string {
 				continue
 			}
 			for _, a := range cmd[1:] {
-				if install.Address.MatchString(a) && latestSegment().MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
+				if install.Address().MatchString(a) && latestSegment().MatchString(a) && containsAll(nameWords(a), nameWords(name)) {
 					how = cmd[0] + " downloads the latest release"
 				}
 			}

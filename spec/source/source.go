@@ -2,8 +2,10 @@
 // value stands, read with bounds on depth, number and size of what it expands
 // to. It knows nothing of descriptors; package spec reads them from it.
 //
-// The JSON reader is quick and serves published descriptors; everything else
-// goes through the YAML parser. What both accept, both read alike.
+// Two quick readers serve what nearly all descriptors are: compact JSON once
+// published, and a plain part of YAML as authored. Everything else goes through
+// the YAML parser, which also has the last word about what is faulty. What two
+// readers accept, both read alike.
 package source
 
 import (
@@ -84,6 +86,12 @@ func Parse(text string) (*Node, error) {
 		if root, err := parseJSON(text); !errors.Is(err, errNotJSON) {
 			return root, err
 		}
+	}
+	if err := checkMarks(text); err != nil {
+		return nil, err
+	}
+	if root, ok := parsePlain(text); ok {
+		return root, nil
 	}
 	root, err := parseYAML(text)
 	var se *SyntaxError

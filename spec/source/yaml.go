@@ -17,9 +17,8 @@ import (
 // that a hostile file of legal size would otherwise cost half a gigabyte.
 const maxYAMLMarks = 40_000
 
-// parseYAML builds the tree of the first document of src. It returns io.EOF if
-// there is none.
-func parseYAML(src string) (*Node, error) {
+// checkMarks holds src against that bound.
+func checkMarks(src string) error {
 	marks := 0
 	for i := range len(src) {
 		switch src[i] {
@@ -28,8 +27,14 @@ func parseYAML(src string) (*Node, error) {
 		}
 	}
 	if marks > maxYAMLMarks {
-		return nil, &SyntaxError{Position{Line: 1, Column: 1}, fmt.Sprintf("more than %d lines and list elements", maxYAMLMarks)}
+		return &SyntaxError{Position{Line: 1, Column: 1}, fmt.Sprintf("more than %d lines and list elements", maxYAMLMarks)}
 	}
+	return nil
+}
+
+// parseYAML builds the tree of the first document of src. It returns io.EOF if
+// there is none.
+func parseYAML(src string) (*Node, error) {
 	loader, err := yaml.NewLoader(strings.NewReader(src), yaml.WithSingleDocument(), yaml.WithUniqueKeys(false), yaml.WithPlugin(depthLimit{}))
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ type settings struct {
 	Options
 	ref, format, color string
 	verbose            bool
+	dockerfile         bool // inspect: the staged recipe alone
 }
 
 func parse(name string, args []string, stderr io.Writer) (*settings, error) {
@@ -36,6 +37,12 @@ func parse(name string, args []string, stderr io.Writer) (*settings, error) {
 	f.StringVar(&s.Layout, "layout", "", "take REF, a tag or digest, from the OCI image layout `DIR`")
 	f.BoolVar(&s.PlainHTTP, "plain-http", false, "speak HTTP without TLS; on this machine's loopback that is the rule")
 	f.StringVar(&s.Platform, "platform", "", "judge only `OS/ARCH[/VARIANT]` of an index")
+	if name == "validate" {
+		f.BoolVar(&s.Kits, "kits", false, "of a set, also read the manifests of its Kits from their registries; in a layout they are found without")
+	}
+	if name == "inspect" {
+		f.BoolVar(&s.dockerfile, "dockerfile", false, "print the recipe that the Kit stages, and nothing else; this reads the layers")
+	}
 	f.StringVar(&s.format, "format", "text", "text or json")
 	f.BoolVar(&s.verbose, "verbose", false, "also list what passed, was skipped or waived")
 	f.StringVar(&s.color, "color", "auto", "auto, always or never")
@@ -118,8 +125,12 @@ func colored(mode string, w io.Writer) bool {
 	if mode != "auto" {
 		return mode == "always"
 	}
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && terminal(w)
+}
+
+func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+	if !ok {
 		return false
 	}
 	st, err := f.Stat()
@@ -142,6 +153,7 @@ func (r *Report) write(w io.Writer, verbose, color bool) error {
 	if kind == "" {
 		kind = "image"
 	}
+	fmt.Fprintf(&b, "kit-tck %s\n", tck.Stamp())
 	fmt.Fprintf(&b, "%s  %s  %s  %s\n", printable(r.Ref), r.Digest, kind, printable(strings.Join(r.Platforms, ", ")))
 	if verbose {
 		for _, v := range r.Verdicts {

@@ -3,6 +3,7 @@ package artifact
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 
 	"github.com/klauspost/compress/gzip"
@@ -10,13 +11,30 @@ import (
 )
 
 const (
-	// maxTar bounds what one layer may unpack to, in bytes: a small blob can
-	// hold any number of zeros.
-	maxTar = 64 << 30
+	// maxUnpacked bounds what all layers may unpack to, in bytes: a small blob
+	// can hold any number of zeros.
+	maxUnpacked = 64 << 30
 
 	// maxWindow bounds the memory of a zstd frame, in bytes.
 	maxWindow = 128 << 20
 )
+
+var errBudget = errors.New("the layers unpack to more than 64 GiB, which is not judged")
+
+// A budget ends reading when all layers together have unpacked to too much.
+type budget struct {
+	r    io.Reader
+	used *int64
+}
+
+func (b *budget) Read(p []byte) (int, error) {
+	if *b.used > maxUnpacked {
+		return 0, errBudget
+	}
+	n, err := b.r.Read(p)
+	*b.used += int64(n)
+	return n, err
+}
 
 // decompress goes by the bytes: what the media type says is judged elsewhere.
 func decompress(blob io.Reader) (io.Reader, func(), error) {

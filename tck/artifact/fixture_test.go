@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -15,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/resolve"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
@@ -59,6 +62,9 @@ type product struct {
 	images []*built
 	index  map[string]string // annotations; used if there are several images
 	root   func(*ocispec.Index)
+
+	// kits are other images of the layout, which images[0], a set, lists.
+	kits []*built
 }
 
 // published returns the published form of a descriptor and its annotations.
@@ -103,7 +109,7 @@ func (p product) write(t testing.TB) string {
 		return b
 	}
 	var ds []ocispec.Descriptor
-	for _, im := range p.images {
+	one := func(im *built) ocispec.Descriptor {
 		cfg := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: im.arch}, Config: im.config}
 		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: im.annotations}
 		for n, l := range im.layers {
@@ -134,7 +140,15 @@ func (p product) write(t testing.TB) string {
 		}
 		d := put(ocispec.MediaTypeImageManifest, encode(m))
 		d.Platform = &ocispec.Platform{OS: "linux", Architecture: im.arch}
-		ds = append(ds, d)
+		return d
+	}
+	for n, k := range p.kits {
+		pin := fmt.Sprintf("sha256:%064d", n+1) // as set has it
+		text := strings.Replace(p.images[0].annotations[annotation.Descriptor], pin, one(k).Digest.String(), 1)
+		p.images[0].describe(t, "both", text)
+	}
+	for _, im := range p.images {
+		ds = append(ds, one(im))
 	}
 	top := ds[0]
 	if len(ds) > 1 {
@@ -198,13 +212,16 @@ func workload(t testing.TB, arch string) *built {
 		{
 			link("bin", "usr/bin"), exe("usr/bin/bash"), exe("usr/bin/dash"), link("usr/bin/sh", "dash"), reg("etc/env.sh", ""),
 			reg("etc/passwd", "root:x:0:0::/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/bash\n"), reg("etc/group", "agent:x:1000:\n"),
-			reg("var/lib/dpkg/status", dpkg), reg("usr/share/skills/s/SKILL.md", "x"), dir("home", 0), dir("home/agent", 1000),
+			reg("var/lib/dpkg/status", dpkg), reg("usr/share/skills/s/SKILL.md", skillText), dir("home", 0), dir("home/agent", 1000),
+			exe("usr/bin/git"), reg("etc/ssl/certs/ca-certificates.crt", "x"),
 		},
 		{{}, reg("usr/share/sandbox/kit/w/kit.dockerfile", "FROM base\n"), reg("usr/share/sandbox/kit/w/guide.md", "x")},
 	}
 	im.describe(t, "w", workloadText)
 	return im
 }
+
+const skillText = "---\nname: s\ndescription: Does it.\n---\n# S\n"
 
 const mixinText = `{"schemaVersion":"3","kind":"mixin","provides":["m@1"]}`
 
@@ -219,16 +236,57 @@ func mixin(t testing.TB) *built {
 	return im
 }
 
-const setText = `{"schemaVersion":"3","kind":"workload","licenses":["MIT"],"provides":["w@1.2","deb/oak@2.1","m@1"],"kits":[` +
-	`{"ref":"r.example/w:1.2","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"},` +
-	`{"ref":"r.example/m:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}`
+// The set is merged here as publishing does, from two Kits and a declaration of
+// its own, so that what spoils it is the only thing wrong.
+const (
+	authoredSet = `{"schemaVersion":"3","kind":"set","version":"1","provides":["both"],"args":{"host":{"default":"c.example"}},` +
+		`"capabilities":[{"type":"com.docker.sandbox/network-policy@1","config":{"runtime":{"allow":["own.example"]}}}],"kits":[` +
+		`{"ref":"r.example/w:1.2"},{"ref":"r.example/m:1","args":{"host":"${{ kit.args.host }}","must":"x"}}]}`
+	memberText = `{"schemaVersion":"3","kind":"mixin","provides":["m@1"],"requires":["w","outside >= 2"],"integrates":["x >= 1"],"conflicts":["enemy"],` +
+		`"args":{"host":{"default":"a.example"},"must":{"required":true}},` +
+		`"capabilities":[{"type":"com.docker.sandbox/network-policy@1","name":"Net","config":{"runtime":{"allow":["${{ kit.args.host }}","b.example"]}}},` +
+		`{"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"one"},{"command":"two"}],"files":[{"path":"/f","content":"x"}]}},` +
+		`{"type":"com.docker.sandbox/port@1","config":{"container":80}},` +
+		`{"group":{"optional":true,"capabilities":[{"type":"com.docker.sandbox/volume@1","config":{"path":"/data"}}]}}]}`
+)
+
+func decode(t testing.TB, text string, f capability.Form) spec.Descriptor {
+	t.Helper()
+	doc, ds := spec.Decode([]byte(text), spec.Options{Form: f})
+	if err := ds.Err(); err != nil || doc == nil {
+		t.Fatal(err)
+	}
+	return doc.Descriptor
+}
 
 func set(t testing.TB) *built {
+	t.Helper()
 	w, m := workload(t, "amd64"), mixin(t)
+	m.describe(t, "m", memberText)
+	kits := []resolve.Kit{
+		{Ref: "r.example/w:1.2", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000001", Descriptor: decode(t, workloadText, capability.Published)},
+		{Ref: "r.example/m:1", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000002", Descriptor: decode(t, memberText, capability.Published)},
+	}
+	merged, err := resolve.MergeSet(decode(t, authoredSet, capability.Authored), kits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := merged.Descriptor.AppendJSON(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	im := &built{arch: "amd64", config: w.config}
 	im.layers = append(append(w.layers, m.layers...), []file{{}})
-	im.describe(t, "both", setText)
+	im.describe(t, "both", string(text))
 	return im
+}
+
+// withKits is a set in one layout with its Kits.
+func withKits(t testing.TB) product {
+	t.Helper()
+	w, m := workload(t, "amd64"), mixin(t)
+	m.describe(t, "m", memberText)
+	return product{images: []*built{set(t)}, kits: []*built{w, m}}
 }
 
 // twice is a workload of two platforms.

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
 )
 
 // A Description is what the documents of an artifact say, without judging them
@@ -79,7 +80,19 @@ func Inspect(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		a, err = Open(ctx, s.ref, s.Options)
 	}
-	if err == nil {
+	if err == nil && s.dockerfile {
+		var text string
+		if text, err = a.recipe(ctx); err == nil {
+			if terminal(stdout) { // a file gets it byte for byte
+				lines := strings.Split(text, "\n")
+				for n, l := range lines {
+					lines[n] = printable(l)
+				}
+				text = strings.Join(lines, "\n")
+			}
+			_, err = io.WriteString(stdout, text)
+		}
+	} else if err == nil {
 		d := Describe(a)
 		if s.format == "json" {
 			err = writeJSON(stdout, d)
@@ -92,6 +105,25 @@ func Inspect(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUnjudged
 	}
 	return exitOK
+}
+
+// recipe returns the staged recipe of the Kit itself.
+func (a *Artifact) recipe(ctx context.Context) (string, error) {
+	im := a.Images[0]
+	var s rule.Subject
+	files, err := a.read(ctx, &s, im)
+	if err != nil {
+		return "", err
+	}
+	if files == nil {
+		return "", fmt.Errorf("%s: %s", s.Broken[0].At, s.Broken[0].Message)
+	}
+	name := rule.Recipe(im.Manifest.Annotations, files)
+	if name == "" {
+		return "", fmt.Errorf("%s stages no recipe", a.Ref)
+	}
+	b, _ := files.Read(name)
+	return string(b), nil
 }
 
 func (d *Description) write(w io.Writer) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 
@@ -29,10 +30,18 @@ type Options struct {
 	Layout    string // an OCI image layout directory; empty: a registry
 	PlainHTTP bool   // for a registry that is not on this machine; there it is the rule
 	Platform  string // os/arch or os/arch/variant; empty: all
+	Kits      bool   // read the manifests of the Kits that a set lists, from their registries
 }
 
-// maxDocument bounds manifests, indexes and configs, in bytes.
-const maxDocument = 4 << 20
+const (
+	// maxDocument bounds manifests, indexes and configs, in bytes.
+	maxDocument = 4 << 20
+
+	// maxImages and maxLayers bound what one artifact may consist of. A
+	// registry's own limit on manifests allows for many more than anybody has.
+	maxImages = 64
+	maxLayers = 1000
+)
 
 // The media types of docker, which name the same documents.
 const (
@@ -53,7 +62,9 @@ type Artifact struct {
 	// Partial means that the index has platforms that are not judged.
 	Partial bool
 
-	blobs content.Fetcher
+	blobs    content.Fetcher
+	options  Options
+	unpacked int64 // bytes of all layers read so far
 }
 
 // An Image is one platform's.
@@ -71,7 +82,7 @@ func Open(ctx context.Context, ref string, o Options) (*Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Artifact{Ref: ref, Root: root, blobs: blobs}
+	a := &Artifact{Ref: ref, Root: root, blobs: blobs, options: o}
 	switch root.MediaType {
 	case ocispec.MediaTypeImageIndex, dockerIndex:
 		a.Index = new(ocispec.Index)
@@ -85,6 +96,9 @@ func Open(ctx context.Context, ref string, o Options) (*Artifact, error) {
 			if o.Platform != "" && (d.Platform == nil || platformName(d.Platform.OS, d.Platform.Architecture, d.Platform.Variant) != o.Platform) {
 				a.Partial = true
 				continue
+			}
+			if len(a.Images) == maxImages {
+				return nil, fmt.Errorf("%s has more than %d images; judge it platform by platform, with --platform", ref, maxImages)
 			}
 			if err := a.image(ctx, d); err != nil {
 				return nil, err
@@ -110,6 +124,9 @@ func (a *Artifact) image(ctx context.Context, d ocispec.Descriptor) error {
 	im := Image{Descriptor: d}
 	if err := document(ctx, a.blobs, d, &im.Manifest); err != nil {
 		return err
+	}
+	if n := len(im.Manifest.Layers); n > maxLayers {
+		return fmt.Errorf("manifest %s has %d layers, the limit is %d", d.Digest, n, maxLayers)
 	}
 	if err := document(ctx, a.blobs, im.Manifest.Config, &im.Config); err != nil {
 		return err
@@ -147,7 +164,7 @@ func locate(ctx context.Context, ref string, o Options) (content.Fetcher, ocispe
 	if r.Reference == "" {
 		r.Reference = "latest"
 	}
-	client := &auth.Client{Client: retry.DefaultClient, Cache: auth.NewCache()}
+	client := &auth.Client{Client: &http.Client{Transport: retry.NewTransport(patient{http.DefaultTransport})}, Cache: auth.NewCache()}
 	client.SetUserAgent("kit-tck")
 	logins, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
@@ -156,6 +173,9 @@ func locate(ctx context.Context, ref string, o Options) (content.Fetcher, ocispe
 	client.Credential = credentials.Credential(logins)
 	repo := &remote.Repository{Reference: r, Client: client, PlainHTTP: o.PlainHTTP || onLoopback(r.Registry), MaxMetadataBytes: maxDocument}
 	d, err := repo.Resolve(ctx, r.Reference)
+	if errors.Is(err, auth.ErrBasicCredentialNotFound) {
+		return nil, d, fmt.Errorf("%s: %s wants a login, and docker's configuration has none: docker login %s", ref, r.Registry, r.Registry)
+	}
 	if err != nil {
 		return nil, d, fmt.Errorf("%s: %w", ref, err)
 	}
@@ -223,7 +243,8 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 			return err
 		}
 		defer done()
-		tee := io.TeeReader(io.LimitReader(tarball, maxTar), sum.Hash())
+		left := &budget{tarball, &a.unpacked}
+		tee := io.TeeReader(left, sum.Hash())
 		if err := use(tee); err != nil {
 			return err
 		}
@@ -237,7 +258,7 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 	switch {
 	case err == nil:
 		return sum.Digest(), nil
-	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge):
+	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget):
 		return "", fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
 	}
 	return "", fmt.Errorf("layer %s: %w", d.Digest, err)

@@ -1,6 +1,7 @@
 package vectors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -91,7 +92,10 @@ func runMerge(input jsontext.Value) (result, error) {
 	in, err := read[struct {
 		Mode          string           `json:"mode"`
 		Contributions []jsontext.Value `json:"contributions"`
-		Set           jsontext.Value   `json:"set"`
+		Kind          string           `json:"kind"` // what the set says it is
+		Set           struct {
+			Kind string `json:"kind"`
+		} `json:"set"`
 	}](input)
 	if err != nil {
 		return nil, err
@@ -102,17 +106,20 @@ func runMerge(input jsontext.Value) (result, error) {
 	}
 	switch in.Mode {
 	case "publish":
-		return mergePublish(ks)
+		return mergePublish(ks, cmp.Or(in.Kind, in.Set.Kind))
 	case "runtime":
 		return mergeRuntime(ks), nil
 	}
 	return nil, fmt.Errorf("mode %q", in.Mode)
 }
 
-func mergePublish(ks []resolve.Kit) (result, error) {
+func mergePublish(ks []resolve.Kit, stated string) (result, error) {
 	d, err := resolve.MergeDeclarations(ks)
 	if err != nil {
 		return failedMerge(err), nil
+	}
+	if stated != "" && stated != spec.KindSet && stated != d.Kind {
+		return failedMerge(fmt.Errorf("the Kits make a %s, not a %s", d.Kind, stated)), nil
 	}
 	r := result{
 		"ok": true, "kind": d.Kind, "provides": d.Provides, "requires": d.Requires, "integrates": d.Integrates,

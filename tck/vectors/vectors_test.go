@@ -2,6 +2,7 @@ package vectors_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,16 +16,20 @@ import (
 	"github.com/kitbox-dev/kitbox/tck/vectors"
 )
 
+// files returns the vectors that ship with the specification and, in own/, ours:
+// one file per area and, for each rule that a library can judge, inputs that it
+// accepts and inputs that it refuses.
 func files(t *testing.T) []string {
 	t.Helper()
-	names, err := filepath.Glob("testdata/*.json")
-	if err != nil || len(names) != 11 {
-		t.Fatalf("%d files, %v", len(names), err)
+	samples, err := filepath.Glob("testdata/*.json")
+	own, err2 := filepath.Glob("testdata/own/*.json")
+	if err := errors.Join(err, err2); err != nil || len(samples) != 11 || len(own) != 11 {
+		t.Fatalf("%d and %d files, %v", len(samples), len(own), err)
 	}
-	return names
+	return append(samples, own...)
 }
 
-func TestSampleVectorsPass(t *testing.T) {
+func TestVectorsPass(t *testing.T) {
 	for _, name := range files(t) {
 		b, err := os.ReadFile(name)
 		if err != nil {

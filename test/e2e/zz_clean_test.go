@@ -74,6 +74,7 @@ func TestZZNothingIsLeft(t *testing.T) {
 	if strings.Contains(string(mounts), home) {
 		t.Errorf("mounts are left below %s", home)
 	}
+	waitFor(t, "loop devices of volumes to go", func() bool { return len(loopDevices(t)) == 0 })
 	// Cgroups are named by machine and, in short, by the directory of machines,
 	// so that other tests of this host are not taken for ours.
 	sum := sha256.Sum256([]byte(filepath.Join(home, "machines")))

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,11 +28,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/datagram"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // Interface is the name of the sandbox's side of the link.
@@ -68,6 +71,7 @@ type Limits struct {
 	// [proxy.Proxy.MaxFlows], or less if the process may not open as many
 	// descriptors.
 	Flows        int
+	Inspected    int           // of them, that are looked into; see [proxy.Proxy.MaxInspected]
 	Names        int           // synthetic names; see [dns.NewTable]
 	DNSPerSecond int           // see [dns.Server.PerSecond]
 	DialTimeout  time.Duration // see [proxy.Proxy.DialTimeout]
@@ -85,7 +89,8 @@ type Config struct {
 	GuestNetNS *os.File
 
 	// Phase, Policy and Routes are what is in force from the first packet.
-	// A nil policy lets nothing out.
+	// A nil policy lets nothing out. Its services stay those of the
+	// boundary: a later policy can take some away and add none.
 	Phase  plan.Phase
 	Policy *egress.Policy
 	Routes []plan.Route
@@ -107,6 +112,10 @@ type Config struct {
 	// Both must heed ctx. Addresses are judged between the two all the same.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	Dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+	// Service connects to a service that is none of the host's loopback.
+	// Nil: there are none.
+	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
 
 	// Leaf returns a certificate, which the sandbox trusts, for exactly one
 	// host; connections that must be looked into are ended with it. Nil
@@ -168,6 +177,7 @@ func (s *Stage) Close() {
 type Boundary struct {
 	rules atomic.Pointer[proxy.Rules]
 	proxy *proxy.Proxy
+	udp   *datagram.Server
 	names *dns.Table
 	log   func(audit.Decision)
 
@@ -198,6 +208,9 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		return nil, err
 	}
 	b := &Boundary{names: dns.NewTable(c.Limits.Names, c.OnName)}
+	for _, a := range aliases {
+		b.names.Reserve(a)
+	}
 	if err := b.names.Restore(c.Names); err != nil {
 		return nil, err
 	}
@@ -215,9 +228,10 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	b.proxy = &proxy.Proxy{
 		Rules: func() proxy.Rules { return *b.rules.Load() },
 		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
-		MaxFlows: flows, DialTimeout: c.Limits.DialTimeout,
-		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Presenter: c.Presenter,
+		MaxFlows: flows, MaxInspected: c.Limits.Inspected, DialTimeout: c.Limits.DialTimeout,
+		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Presenter: c.Presenter,
 	}
+	b.udp = &datagram.Server{Rules: b.phaseAndPolicy, Dial: c.service, Log: b.log}
 	if c.Leaf != nil {
 		b.inspect = intercept.New(c.Leaf, c.Roots)
 		b.proxy.Intercept = b.inspect.Serve
@@ -229,7 +243,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 		}
 	}()
 	resolver := &dns.Server{
-		Rules: func() (plan.Phase, *egress.Policy) { r := b.rules.Load(); return r.Phase, r.Policy },
+		Rules: b.phaseAndPolicy,
 		Names: b.names, Log: b.log, PerSecond: c.Limits.DNSPerSecond,
 	}
 	if err := ctx.Err(); err != nil {
@@ -244,7 +258,11 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	if b.link, err = stage.take(); err != nil {
 		return nil, err
 	}
-	if err := b.link.attach(c.GuestNetNS); err != nil {
+	err = b.link.openUDP(c.Policy.Services())
+	if err == nil {
+		err = b.link.attach(c.GuestNetNS)
+	}
+	if err != nil {
 		b.link.closeListeners()
 		b.link.close()
 		return nil, fmt.Errorf("network boundary: %w", err)
@@ -260,6 +278,9 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	}
 	for _, pc := range b.link.dnsUDP {
 		b.done.Go(func() { _ = resolver.ServeUDP(pc) })
+	}
+	for _, a := range b.link.udp {
+		b.done.Go(func() { b.udp.Serve(a.conn, a.host) })
 	}
 	b.done.Go(func() { b.link.watch(run, b.refusedPacket) })
 	up = true
@@ -312,6 +333,29 @@ func (b *Boundary) change(f func(*proxy.Rules)) {
 	f(&r)
 	b.rules.Store(&r)
 	b.proxy.Rejudge()
+	b.udp.Rejudge()
+}
+
+func (b *Boundary) phaseAndPolicy() (plan.Phase, *egress.Policy) {
+	r := b.rules.Load()
+	return r.Phase, r.Policy
+}
+
+// service connects to a service. One of the host is a port of its loopback and
+// never anything else, whoever the loopback's addresses belong to inside.
+func (c Config) service(ctx context.Context, s egress.Service) (net.Conn, error) {
+	if !slices.Contains(s.Hosts, egress.HostAlias) {
+		if c.Service == nil {
+			return nil, fmt.Errorf("%s: %w here", s.Name, kiterr.ErrUnsupported)
+		}
+		return c.Service(ctx, s)
+	}
+	to := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if s.V6 {
+		to = netip.IPv6Loopback()
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, string(s.Protocol), netip.AddrPortFrom(to, s.Port).String())
 }
 
 // Phase returns the phase in force.
@@ -362,6 +406,9 @@ func (b *Boundary) refusedPacket(protocol string, to netip.AddrPort, n int) {
 			d.Host = name
 		}
 		d.Why = protocol + " is not carried: only tcp, and dns to the sandbox's own resolver"
+		if protocol == "udp" && egress.Reserved(d.Host) {
+			d.Why = r.Policy.Decide(egress.Request{Phase: r.Phase, Host: d.Host, Port: d.Port, Protocol: egress.UDP}).Why
+		}
 		if protocol == "udp" && to.Port() == 53 {
 			d.Why = "dns is answered by the sandbox's own resolver only"
 		}

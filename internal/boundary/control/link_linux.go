@@ -37,11 +37,13 @@ type link struct {
 	tcp    []net.Listener // transparent: every TCP connection of the sandbox
 	dnsTCP []net.Listener
 	dnsUDP []*net.UDPConn
+	udp    []aliasUDP // of services
 
 	routes *netlink.Handle
 	filter *filter
-	v6     bool // the kernel has IPv6
-	guest6 bool // and the sandbox has not turned it off
+	ns     *os.File // the namespace
+	v6     bool     // the kernel has IPv6
+	guest6 bool     // and the sandbox has not turned it off
 }
 
 // newLink makes a boundary namespace that leads nowhere yet.
@@ -85,6 +87,9 @@ func (l *link) build() error {
 		return err
 	}
 	var err error
+	if l.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
 	l.v6 = hasIPv6()
 	if l.filter, err = newFilter(l.v6); err != nil {
 		return err
@@ -390,6 +395,9 @@ func (l *link) closeListeners() {
 	for _, pc := range l.dnsUDP {
 		pc.Close()
 	}
+	for _, a := range l.udp {
+		a.conn.Close()
+	}
 	if l.filter != nil {
 		l.filter.stop()
 	}
@@ -403,6 +411,9 @@ func (l *link) close() {
 	}
 	if l.routes != nil {
 		l.routes.Close()
+	}
+	if l.ns != nil {
+		l.ns.Close()
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
-	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -128,12 +127,8 @@ func (p *Presenter) Grants(phase plan.Phase, name string) bool {
 }
 
 // Present implements [proxy.Presenter].
-func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, port uint16, r intercept.Request) (names []string, missing string) {
-	h := r.Header
+func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
 	var absent []string
-	if e := p.endpoint(phase, host, port, r.Path); e != nil {
-		absent = append(absent, fmt.Sprintf("the tokens of %s stay at the boundary", p.all[e.of].Service))
-	}
 	for _, use := range p.choose(phase, host, port, h) {
 		c := p.all[use.of]
 		value, err := p.value(ctx, use.rule)

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/credential"
-	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -125,7 +124,7 @@ func TestPresent(t *testing.T) {
 			if c.value != "" {
 				h.Set(c.header, c.value)
 			}
-			names, missing := presenter(t, secrets, c.of...).Present(t.Context(), c.phase, c.host, c.port, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+			names, missing := presenter(t, secrets, c.of...).Present(t.Context(), c.phase, c.host, c.port, h)
 			if got := h.Get(c.header); got != c.want {
 				t.Errorf("%s: %q, want %q", c.header, got, c.want)
 			}
@@ -149,7 +148,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 	} {
 		p := presenter(t, c.secrets, github)
 		h := http.Header{"Authorization": {"Bearer kitbox-github-1"}}
-		names, missing := p.Present(t.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+		names, missing := p.Present(t.Context(), runtime, "api.github.example", 443, h)
 		if len(names) > 0 || missing != c.want || h.Get("Authorization") != "Bearer kitbox-github-1" {
 			t.Errorf("%v, %q, %v", names, missing, h)
 		}
@@ -157,7 +156,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 	// One that is there does not wait for one that is not.
 	h := http.Header{}
 	names, missing := presenter(t, store{"silent": "REAL4"}, silent, plan.Credential{Service: "gone", Phases: silent.Phases,
-		Inject: []plan.Injection{{Domain: "silent.example", Header: "X-Gone", Format: "%s"}}}).Present(t.Context(), runtime, "silent.example", 8443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+		Inject: []plan.Injection{{Domain: "silent.example", Header: "X-Gone", Format: "%s"}}}).Present(t.Context(), runtime, "silent.example", 8443, h)
 	if fmt.Sprint(names) != "[silent]" || !strings.Contains(missing, "gone") || h.Get("X-Gone") != "" {
 		t.Errorf("%v, %q, %v", names, missing, h)
 	}
@@ -166,7 +165,7 @@ func TestWhatCannotBePresentedIsLeftAndSaid(t *testing.T) {
 // TestSeveralHeadersOfOneName is a client that hopes that the second one passes.
 func TestSeveralHeadersOfOneName(t *testing.T) {
 	h := http.Header{"Authorization": {"Bearer mine", "Bearer kitbox-github-1"}}
-	presenter(t, secrets, github).Present(t.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+	presenter(t, secrets, github).Present(t.Context(), runtime, "api.github.example", 443, h)
 	if !reflect.DeepEqual(h["Authorization"], []string{"Bearer REAL1"}) {
 		t.Errorf("%q", h["Authorization"])
 	}
@@ -213,7 +212,7 @@ func FuzzPresent(f *testing.F) {
 	p := presenter(f, secrets, github, other)
 	f.Fuzz(func(t *testing.T, value, host string) {
 		h := http.Header{"Authorization": {value}, "X-Copy": {value}}
-		names, _ := p.Present(context.Background(), runtime, host, 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+		names, _ := p.Present(context.Background(), runtime, host, 443, h)
 		if h.Get("X-Copy") != value || len(h) != 2 || len(h["Authorization"]) != 1 {
 			t.Fatalf("%q", h)
 		}
@@ -237,7 +236,7 @@ func BenchmarkPresent(b *testing.B) {
 	p := presenter(b, secrets, github, other, keyed, silent)
 	for b.Loop() {
 		h := http.Header{"Authorization": {"Bearer kitbox-github-1"}}
-		if names, _ := p.Present(b.Context(), runtime, "api.github.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h}); len(names) != 1 {
+		if names, _ := p.Present(b.Context(), runtime, "api.github.example", 443, h); len(names) != 1 {
 			b.Fatal(names)
 		}
 	}

@@ -75,6 +75,11 @@ func (p *Presenter) endpoint(phase plan.Phase, host string, port uint16, path st
 	return nil
 }
 
+// Insists implements [proxy.Insister].
+func (p *Presenter) Insists(phase plan.Phase, host string, port uint16, path string) bool {
+	return p.endpoint(phase, host, port, path) != nil
+}
+
 // samePath reports whether a server may take a for b: escapes, case and slashes
 // that some ignore must not lead around the endpoint.
 func samePath(a, b string) bool {
@@ -100,7 +105,7 @@ func samePath(a, b string) bool {
 
 // Take implements [proxy.Presenter]: it answers for token endpoints. The sandbox
 // is given sentinels; the tokens stay here.
-func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, proven bool, send intercept.Send) bool {
+func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	e := p.endpoint(phase, host, port, path)
 	if e == nil {
@@ -114,7 +119,7 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 		return true
 	}
 	x := &exchange{p: p, c: p.all[e.of], send: send}
-	answer, err := x.answer(r, proven)
+	answer, err := x.answer(r)
 	if err != nil {
 		// As OAuth servers say it (RFC 6749 §5.2).
 		var d *declined
@@ -161,10 +166,7 @@ type exchange struct {
 	hidden []string       // the tokens in it
 }
 
-func (x *exchange) answer(r *http.Request, proven bool) (map[string]any, error) {
-	if !proven {
-		return nil, &declined{http.StatusForbidden, "invalid_request", "tokens are exchanged over TLS whose client names the host"}
-	}
+func (x *exchange) answer(r *http.Request) (map[string]any, error) {
 	if r.Method != http.MethodPost {
 		return nil, &declined{http.StatusMethodNotAllowed, "invalid_request", "a token endpoint takes POST"}
 	}

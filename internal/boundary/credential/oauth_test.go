@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/credential"
-	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -106,7 +105,7 @@ func (l *lab) send(r *http.Request) (*http.Response, error) {
 func (l *lab) ask(r *http.Request) (status int, text string, doc map[string]any) {
 	l.t.Helper()
 	w := httptest.NewRecorder()
-	if !l.p.Take(runtime, "auth.example", 443, w, r, true, l.send) {
+	if !l.p.Take(runtime, "auth.example", 443, w, r, l.send) {
 		l.t.Fatalf("%s %s was not taken", r.Method, r.RequestURI)
 	}
 	text = w.Body.String()
@@ -139,7 +138,7 @@ func document(text string) *http.Request {
 func (l *lab) shows(header, value string) string {
 	l.t.Helper()
 	h := http.Header{header: {value}}
-	l.p.Present(l.t.Context(), runtime, "api.example", 443, intercept.Request{Method: http.MethodGet, Path: "/", Header: h})
+	l.p.Present(l.t.Context(), runtime, "api.example", 443, h)
 	return h.Get(header)
 }
 
@@ -211,7 +210,7 @@ func TestTokensAreShownByTheirSentinelsOnly(t *testing.T) {
 		}
 	}
 	h := http.Header{}
-	if names, _ := l.p.Present(t.Context(), runtime, "api.example", 443, intercept.Request{Header: h}); len(names) > 0 || len(h) > 0 {
+	if names, _ := l.p.Present(t.Context(), runtime, "api.example", 443, h); len(names) > 0 || len(h) > 0 {
 		t.Errorf("a request that shows nothing was given %v", names)
 	}
 	for port, want := range map[uint16]proxy.Interest{443: proxy.All, 8443: proxy.All} {
@@ -222,7 +221,7 @@ func TestTokensAreShownByTheirSentinelsOnly(t *testing.T) {
 	if l.p.Interest(install, "auth.example", 443) != proxy.None {
 		t.Error("an interest outside its phase")
 	}
-	if l.p.Take(install, "auth.example", 443, httptest.NewRecorder(), form(), true, l.send) {
+	if l.p.Take(install, "auth.example", 443, httptest.NewRecorder(), form(), l.send) {
 		t.Error("taken outside its phase")
 	}
 }
@@ -328,12 +327,6 @@ func TestExchangesThatGiveNothing(t *testing.T) {
 			}
 		})
 	}
-	l := newLab(t, agent())
-	w := httptest.NewRecorder()
-	if !l.p.Take(runtime, "auth.example", 443, w, refresh(), false, l.send) || w.Code != http.StatusForbidden || l.hits.Load() > 0 {
-		t.Errorf("without a server name: %d", w.Code)
-	}
-	l.p = nil
 }
 
 // TestNoSpellingLeadsAroundTheEndpoint has paths that servers take for it.
@@ -346,7 +339,7 @@ func TestNoSpellingLeadsAroundTheEndpoint(t *testing.T) {
 	} {
 		r := form("grant_type", "refresh_token", "refresh_token", "mine")
 		r.RequestURI = path
-		if got := l.p.Take(runtime, "auth.example", 443, httptest.NewRecorder(), r, true, l.send); got != want {
+		if got := l.p.Take(runtime, "auth.example", 443, httptest.NewRecorder(), r, l.send); got != want {
 			t.Errorf("%s: taken %v, want %v", path, got, want)
 		}
 	}
@@ -426,7 +419,7 @@ func TestTokensArePassedOnWithConsentOnly(t *testing.T) {
 	ask := func(refresh string) map[string]any {
 		t.Helper()
 		w := httptest.NewRecorder()
-		l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refresh), true, l.send)
+		l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refresh), l.send)
 		var doc map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
 			t.Fatal(err)
@@ -462,7 +455,7 @@ func FuzzExchange(f *testing.F) {
 		r := httptest.NewRequest(http.MethodPost, "/oauth/token", strings.NewReader(body))
 		r.Header.Set("Content-Type", kind)
 		out := httptest.NewRecorder()
-		p.Take(runtime, "auth.example", 443, out, r, true, func(q *http.Request) (*http.Response, error) {
+		p.Take(runtime, "auth.example", 443, out, r, func(q *http.Request) (*http.Response, error) {
 			_, _ = io.Copy(io.Discard, q.Body)
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
 		})

@@ -72,6 +72,7 @@ func Synthetic(a netip.Addr) bool { _, ok := indexOf(a); return ok }
 type Table struct {
 	max     int
 	assigns func(Entry)
+	fixed   []Entry // names of the boundary itself; set before use
 
 	mu      sync.Mutex
 	byName  map[string]*list.Element // of *slot; guarded by mu
@@ -104,9 +105,18 @@ func NewTable(max int, assigns func(Entry)) *Table {
 	}
 }
 
+// Reserve gives a name of the boundary itself a place below the first that is
+// given out, for good. Call it before the table is used.
+func (t *Table) Reserve(e Entry) { t.fixed = append(t.fixed, e) }
+
 // Assign returns the entry of name, making it if need be, or false when the
 // table is full of names in use. name is in its one spelling.
 func (t *Table) Assign(name string) (Entry, bool) {
+	for _, e := range t.fixed {
+		if e.Name == name {
+			return e, true
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -169,6 +179,11 @@ func (t *Table) Name(a netip.Addr) (name string, ok bool) {
 	i, ok := indexOf(a)
 	if !ok {
 		return "", false
+	}
+	for _, e := range t.fixed {
+		if e.Index == i {
+			return e.Name, true
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

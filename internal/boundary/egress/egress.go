@@ -35,6 +35,10 @@ type Request struct {
 	Host     string // a name or an address, in any spelling
 	Port     uint16 // ignored for DNS
 	Protocol Protocol
+
+	// V6 says that the client uses IPv6, which tells two services at one
+	// port apart and nothing else.
+	V6 bool
 }
 
 // A Verdict is a decision and the reason for it. Its zero value denies.
@@ -48,13 +52,18 @@ type Verdict struct {
 	// request of which [Policy.DecideRequest] allows. Who cannot look into
 	// it must refuse it.
 	Inspect bool
+
+	// Service is what an allowed connection to a name of the boundary leads
+	// to; nil for everything else. It must not be changed.
+	Service *Service
 }
 
 // A Policy answers for one sandbox. It does not change, so it is safe for
 // concurrent use. Its zero value, and a nil one, deny everything.
 type Policy struct {
-	rules  []plan.EgressRule
-	phases map[plan.Phase]*lists
+	rules    []plan.EgressRule
+	phases   map[plan.Phase]*lists
+	services []Service
 }
 
 // Rules about particular requests have indexes of their own, so that those about
@@ -238,7 +247,8 @@ func (x *index) first(h Host, port uint16, keep func(*rule) bool) *rule {
 // Decide says whether r may be connected to. A denial wins over any allowance,
 // whatever the order. An address is allowed only by a rule that spells it, so a
 // rule for a name cannot be sidestepped by resolving it first, and `*` covers
-// names alone. UDP is never allowed: nothing in it says which host was meant.
+// names alone. UDP is never allowed by a rule: nothing in it says which host was
+// meant. A name of the boundary is open to its services alone.
 //
 // For a name this is half the answer: each address it resolves to is put to
 // [Policy.DecideAddr] before it is dialled.
@@ -257,6 +267,8 @@ func (p *Policy) Decide(r Request) Verdict {
 	switch {
 	case r.Port == 0:
 		return Verdict{Why: "port 0 is not a destination"}
+	case Reserved(h.Name):
+		return p.service(l, h, r)
 	case r.Protocol == UDP:
 		return Verdict{Why: "udp is not carried: only tcp, and dns to the sandbox's own resolver"}
 	case r.Protocol != TCP && r.Protocol != TLS:
@@ -305,6 +317,14 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 	})
 	if deny != nil {
 		return deny.verdict
+	}
+	if Reserved(h.Name) {
+		for _, s := range p.Services() {
+			if slices.Contains(s.Hosts, h.Name) && !slices.Contains(ports, s.Port) {
+				return Verdict{Allow: true, Rule: s.Name, Source: s.Source, Why: "granted by " + s.Name}
+			}
+		}
+		return Verdict{Why: p.noService(h.Name, Request{})}
 	}
 	consider := func(r *rule) bool {
 		open := r.port == 0 || !slices.Contains(ports, r.port)

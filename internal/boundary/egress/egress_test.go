@@ -297,11 +297,11 @@ func TestEveryBadRuleIsNamed(t *testing.T) {
 func TestWhyHelps(t *testing.T) {
 	p := must(t, "runtime allow a.example:443", "runtime allow a.example:22", "runtime allow *:9")
 	for req, want := range map[Request]string{
-		tcp("a.example", 80):             "only port 9, 22, 443",
-		tcp("c.example", 80):             "only port 9",
-		tcp("93.184.216.34", 9):          "* covers names, not addresses",
-		{plan.Install, "x", 80, TCP}:     "no install rule allows x:80",
-		{plan.Runtime, "x.test", 0, DNS}: "allowed by *:9",
+		tcp("a.example", 80):    "only port 9, 22, 443",
+		tcp("c.example", 80):    "only port 9",
+		tcp("93.184.216.34", 9): "* covers names, not addresses",
+		{Phase: plan.Install, Host: "x", Port: 80, Protocol: TCP}: "no install rule allows x:80",
+		{Phase: plan.Runtime, Host: "x.test", Protocol: DNS}:      "allowed by *:9",
 	} {
 		if v := p.Decide(req); !strings.Contains(v.Why, want) {
 			t.Errorf("Why of %+v is %q, want %q in it", req, v.Why, want)

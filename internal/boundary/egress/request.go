@@ -213,6 +213,9 @@ func (p *Policy) DecideRequest(r Request, method, path string) Verdict {
 		return Verdict{Inspect: true, Why: err.Error()}
 	}
 	l := p.lists(r.Phase)
+	if v.Service != nil {
+		return l.serviceRequest(v, r.Port, method, decoded)
+	}
 	if d := l.boundDeny.first(h, r.Port, func(r *rule) bool { return r.bound.refuses(method, decoded) }); d != nil {
 		return d.verdict
 	}

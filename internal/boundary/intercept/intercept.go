@@ -28,13 +28,24 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
+// How long one client may take. Tests have less time.
+var (
+	helloTime  = 30 * time.Second // from the first byte expected to the end of a handshake
+	headerTime = 30 * time.Second // for the headers of a request
+)
+
 // Bounds of what one client can hold.
 const (
-	helloTime      = 30 * time.Second // from the first byte expected to the end of a handshake
-	headerTime     = 30 * time.Second // for the headers of a request
 	idleTime       = 10 * time.Minute // between requests
 	maxHeaderBytes = 256 << 10
 	maxSniff       = 64 // longer than every method
+
+	// What is on its way within HTTP/2 is held here when one side sends and
+	// the other does not take it. The sandbox is near, so a megabyte keeps an
+	// upload going; what a host sends may have been under way for 100 ms.
+	uploadWindow   = 1 << 20
+	streamWindow   = 1 << 20
+	downloadWindow = 8 << 20
 )
 
 // A Session is one connection from the sandbox. All fields that
@@ -52,10 +63,14 @@ type Session struct {
 	// reason until end is.
 	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
 
-	// Take may answer an allowed request in the place of the host, which
-	// send asks, and reports whether it did. proven is as in [Request]. Nil
-	// answers none.
-	Take func(w http.ResponseWriter, r *http.Request, proven bool, send Send) bool
+	// Take may answer an allowed request that is proven, as [Request] says,
+	// in the place of the host, which send asks, and reports whether it did.
+	// Nil answers none.
+	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+
+	// Answered is told of an answer before the client gets it. Nil: nobody
+	// is.
+	Answered func(*http.Response)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
@@ -111,9 +126,7 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, stateKey{}, stateOf(c))
 		},
-		// Larger windows than the default: an upload must not wait for
-		// the round trip of a megabyte.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: 4 << 20, MaxReceiveBufferPerStream: 2 << 20},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 	}
 	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
 	return s
@@ -290,7 +303,12 @@ func (s *Server) handshake(ctx context.Context, w *wire, sess *Session) (*tls.Co
 		if other != nil {
 			return nil, other
 		}
-		return nil, fmt.Errorf("only HTTP requests are allowed there, and the client does not let this boundary look into its TLS: %w", err)
+		next := ""
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+			next = "; recreate the sandbox if the rule is newer than it, or lead the client to /usr/local/share/ca-certificates/kitbox.crt"
+		}
+		return nil, fmt.Errorf("requests there have to be looked at, and the client does not let this boundary look into its TLS: %w%s", err, next)
 	}
 	return t, nil
 }
@@ -344,16 +362,22 @@ func (s *Server) prepare(st *state, http2 bool) {
 		// The host is spoken to as the client speaks: an upgrade needs
 		// HTTP/1.1, and gRPC needs HTTP/2.
 		Protocols: new(http.Protocols),
+		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: downloadWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)
 	st.proxy = &httputil.ReverseProxy{
-		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, st) },
-		Transport:      st.transport,
-		BufferPool:     &s.bufs,
-		ErrorLog:       s.http.ErrorLog,
-		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
-		ModifyResponse: keepTrailers,
+		Rewrite:      func(r *httputil.ProxyRequest) { rewrite(r, st) },
+		Transport:    st.transport,
+		BufferPool:   &s.bufs,
+		ErrorLog:     s.http.ErrorLog,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
+		ModifyResponse: func(r *http.Response) error {
+			if st.Answered != nil {
+				st.Answered(r)
+			}
+			return keepTrailers(r)
+		},
 	}
 }
 

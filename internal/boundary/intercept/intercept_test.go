@@ -48,7 +48,7 @@ type bound struct {
 	refused []string
 	cancel  func(error) // of the last request
 	amend   func(intercept.Request)
-	take    func(http.ResponseWriter, *http.Request, bool, intercept.Send) bool
+	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
 }
 
@@ -524,6 +524,8 @@ func TestWhatIsNoOrdinaryRequestIsRefused(t *testing.T) {
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n":                                                   "403",
 			"POST /x HTTP/1.1\r\nHost: example.com\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n":                                                       "403",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: gzip\r\n\r\n":                                                                          "501",
+			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 3\r\nTransfer-Encoding_: chunked\r\n\r\nabc":                                             "403",
+			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 3\r\nCONTENT_LENGTH: 0\r\n\r\nabc":                                                       "403",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nX : y\r\n\r\n":                                                                                            "400",
 			"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef":                                                    "400",
 			"GET /x HTTP/1.1\r\nHost: example.com\r\nA: " + strings.Repeat("x", 1<<20) + "\r\n\r\n":                                                            "431",
@@ -607,7 +609,7 @@ func TestARequestCanBeTaken(t *testing.T) {
 		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.URL.RequestURI(), r.Method, got)
 	})
 	b.mu.Lock()
-	b.take = func(w http.ResponseWriter, r *http.Request, _ bool, send intercept.Send) bool {
+	b.take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
 		if r.URL.Path != "/taken" {
 			return false
 		}
@@ -653,6 +655,7 @@ func TestTLSIsForTheHostThatWasAskedFor(t *testing.T) {
 	}
 	b.why(t, `TLS server name "other.example"`)
 	b.why(t, "does not let this boundary look into its TLS")
+	b.why(t, "recreate the sandbox")
 }
 
 func TestAFailureOfTheHostIs502AndARefusal403(t *testing.T) {

@@ -51,7 +51,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		defer end()
 	}
 	r = r.WithContext(ctx)
-	if st.Take != nil && st.Take(w, r, st.proven, st.send) {
+	if st.Take != nil && st.proven && st.Take(w, r, st.send) {
 		return
 	}
 	st.proxy.ServeHTTP(w, r)
@@ -87,12 +87,36 @@ func (st *state) fault(r *http.Request) string {
 	if why := st.foreign(r.Host); why != "" {
 		return why
 	}
+	for name := range r.Header {
+		if framing(name) {
+			return fmt.Sprintf("some servers take the header %.40q for one that says where a request ends", name)
+		}
+	}
 	if up := r.Header["Upgrade"]; len(up) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Upgrade") {
 		if len(up) != 1 || !strings.EqualFold(up[0], "websocket") || r.Method != http.MethodGet {
 			return fmt.Sprintf("an upgrade to %.40q cannot be looked into", strings.Join(up, ", "))
 		}
 	}
 	return ""
+}
+
+// framing reports whether name is almost that of a header that says where a body
+// ends. Nobody needs one, and a server that drops or replaces odd characters
+// would end the body elsewhere, and take the rest for one more request.
+func framing(name string) bool {
+	if len(name) < len("Content-Length") || len(name) > 40 || name == "Content-Length" || name == "Transfer-Encoding" {
+		return false
+	}
+	letters := strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		if 'a' <= r && r <= 'z' {
+			return r
+		}
+		return -1
+	}, name)
+	return letters == "contentlength" || letters == "transferencoding"
 }
 
 // foreign says why authority is not the host of the connection. One that is not

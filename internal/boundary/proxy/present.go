@@ -31,18 +31,88 @@ type Presenter interface {
 	// in phase. It is asked for every connection and must be quick.
 	Interest(phase plan.Phase, host string, port uint16) Interest
 
-	// Present changes the header of r, which is about to be sent over
-	// verified TLS to the host that its connection, its server name and its
-	// authority name alike. It returns the names of the credentials that r
-	// carries, and why there are others that it does not.
-	Present(ctx context.Context, phase plan.Phase, host string, port uint16, r intercept.Request) (names []string, missing string)
+	// Present changes h, the header of a request that is about to be sent
+	// over verified TLS to the host that its connection, its server name
+	// and its authority name alike. It returns the names of the credentials
+	// that it put in, and why there are others that it could not.
+	Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string)
 
 	// Grants reports whether the credential name may be used in phase.
 	Grants(phase plan.Phase, name string) bool
 
 	// Take may answer a request in the place of the host; see
 	// [intercept.Session].
-	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, proven bool, send intercept.Send) bool
+	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool
+}
+
+// An Observer is a Presenter that has to see what hosts answer.
+type Observer interface {
+	// Answered is told of the answer of a host to a request that its
+	// Presenter had to see, before the client gets it. It must not touch the
+	// body.
+	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
+}
+
+// An Insister is a Presenter of requests that must not be carried unless the client
+// has named their host over TLS: their answers hold secrets, which it takes out.
+type Insister interface {
+	// Insists reports whether a request for path is one. It must be quick.
+	Insists(phase plan.Phase, host string, port uint16, path string) bool
+}
+
+// Presenters are several as one: each request is shown to all of them in order.
+type Presenters []Presenter
+
+// Interest implements [Presenter].
+func (ps Presenters) Interest(phase plan.Phase, host string, port uint16) Interest {
+	most := None
+	for _, p := range ps {
+		most = max(most, p.Interest(phase, host, port))
+	}
+	return most
+}
+
+// Present implements [Presenter].
+func (ps Presenters) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+	var lacking []string
+	for _, p := range ps {
+		if p.Interest(phase, host, port) == None {
+			continue
+		}
+		ns, m := p.Present(ctx, phase, host, port, h)
+		names = append(names, ns...)
+		if m != "" {
+			lacking = append(lacking, m)
+		}
+	}
+	return names, strings.Join(lacking, "; ")
+}
+
+// Grants implements [Presenter].
+func (ps Presenters) Grants(phase plan.Phase, name string) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Grants(phase, name) })
+}
+
+// Take implements [Presenter].
+func (ps Presenters) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Take(phase, host, port, w, r, send) })
+}
+
+// Answered implements [Observer].
+func (ps Presenters) Answered(phase plan.Phase, host string, port uint16, r *http.Response) {
+	for _, p := range ps {
+		if o, ok := p.(Observer); ok {
+			o.Answered(phase, host, port, r)
+		}
+	}
+}
+
+// Insists implements [Insister].
+func (ps Presenters) Insists(phase plan.Phase, host string, port uint16, path string) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool {
+		i, ok := p.(Insister)
+		return ok && i.Insists(phase, host, port, path)
+	})
 }
 
 // patience is how long a client may stay silent before a connection that need
@@ -90,11 +160,22 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
 		return v
 	}
-	if !q.Proven {
+	insist := false
+	if i, ok := p.Presenter.(Insister); ok {
+		insist = i.Insists(rules.Phase, f.host, f.port, q.Path)
+	}
+	switch {
+	case insist && !q.Proven:
+		v = egress.Verdict{Why: "tokens are exchanged there, which needs TLS whose client names the host"}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v
+	case insist:
+		d.Why += "; the tokens that it issues stay at the boundary"
+	case !q.Proven:
 		d.Why += "; no credential is presented: only over TLS whose client names the host"
 		return v
 	}
-	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q)
+	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q.Header)
 	if missing != "" {
 		d.Why += "; " + missing
 	}

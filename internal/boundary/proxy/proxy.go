@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,6 +61,9 @@ type Proxy struct {
 	// Dial connects on the host. Nil dials TCP.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
+	// Service connects to a service of a policy. Nil refuses all of them.
+	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
+
 	// Intercept serves a connection that must be looked into, until its end.
 	// Nil refuses such connections.
 	Intercept func(context.Context, *intercept.Session)
@@ -74,6 +78,11 @@ type Proxy struct {
 	// reset. A flow takes up to six descriptors. Zero means 2048.
 	MaxFlows int
 
+	// MaxInspected is how many of them are looked into at a time; more are
+	// reset. Each can make the process hold some megabytes of bodies that one
+	// side sends and the other does not take. Zero means 256.
+	MaxInspected int
+
 	// DialTimeout bounds lookup and connect together. Zero means 30 seconds.
 	DialTimeout time.Duration
 
@@ -86,7 +95,8 @@ type Proxy struct {
 	// keep-alive long before.
 	Idle time.Duration
 
-	own ownAddrs
+	own       ownAddrs
+	inspected atomic.Int64
 
 	mu    sync.Mutex
 	flows map[*flow]struct{} // guarded by mu
@@ -96,17 +106,22 @@ type Proxy struct {
 type flow struct {
 	host   string // the name, or the address in its one spelling
 	named  bool   // host is a name
+	v6     bool   // the client uses IPv6
 	port   uint16
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
-	ended  chan struct{}      // closed when both sides have been reset or closed
+	ended  chan struct{}      // closed when it is cut, or has ended in order
+	still  chan struct{}      // closed when the relay moves no byte any more
 	done   chan struct{}      // closed when nothing of the flow is left
 
 	mu       sync.Mutex
 	spliced  bool                  // guarded by mu; it is carried unseen
+	relayed  bool                  // guarded by mu; and its bytes are being moved
 	ups      []*upstream           // guarded by mu; more than one only if it is looked into
 	requests map[*request]struct{} // guarded by mu; being carried
 	cut      bool                  // guarded by mu; nothing may be attached any more
+	later    <-chan struct{}       // guarded by mu; what a relay that was stopped waits for
+	closed   bool                  // guarded by mu; both sides have been reset or closed
 }
 
 // An upstream is the other side of a flow.
@@ -170,7 +185,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), client: client, cancel: cancel, ended: make(chan struct{}), done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), v6: to.Addr().Is6(), client: client, cancel: cancel, ended: make(chan struct{}), still: make(chan struct{}), done: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -199,6 +214,7 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 	}
 	wg.Go(func() {
 		defer close(f.done)
+		defer f.settle()
 		defer func() {
 			p.mu.Lock()
 			delete(p.flows, f)
@@ -220,7 +236,7 @@ func (p *Proxy) Flows() int {
 
 // Rejudge puts every live connection to the rules in force, resets those that
 // they do not allow, and returns how many once none of these moves a byte any
-// more.
+// more. Both ends of each learn of it at about the same time.
 func (p *Proxy) Rejudge() int {
 	p.mu.Lock()
 	flows := make([]*flow, 0, len(p.flows))
@@ -231,8 +247,13 @@ func (p *Proxy) Rejudge() int {
 	rules := p.Rules()
 	var cut []*flow
 	var why []egress.Verdict
+	// First no byte, then the system calls that tell both ends: those take
+	// several times as long.
+	later := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(later) })
+	defer tell()
 	for _, f := range flows {
-		if v := p.judge(rules, f); !v.Allow && f.end() {
+		if v := p.judge(rules, f); !v.Allow && f.stop(later) {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
@@ -253,13 +274,19 @@ func (p *Proxy) Rejudge() int {
 			}
 		}
 	}
+	for _, f := range cut {
+		if !await(f.still) {
+			break
+		}
+	}
+	p.mu.Lock()
+	for _, f := range cut {
+		delete(p.flows, f)
+	}
+	p.mu.Unlock()
+	tell()
 	for i, v := range why { // after the last cut: a log may be slow
 		p.logCut(rules, cut[i], v)
-	}
-	for _, f := range cut {
-		if !await(f.done) {
-			return len(cut)
-		}
 	}
 	return len(cut)
 }
@@ -291,7 +318,7 @@ func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
 
 // request is f as a question about policy.
 func (f *flow) request(rules Rules) egress.Request {
-	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP}
+	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP, V6: f.v6}
 }
 
 // judge says what rules think of f as far as it has got.
@@ -323,21 +350,69 @@ func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
 }
 
 // end resets both sides and ends what is under way. It can be called at any
-// time and more than once; only the call that did it returns true.
+// time and more than once; only the call that cut f returns true.
 func (f *flow) end() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	first := f.mark()
+	if !f.closed {
+		f.closed = true
+		f.cancel() // after the mark: what runs when ctx is done comes here too
+		reset(f.client)
+		for _, u := range f.ups {
+			reset(u.Conn)
+		}
+	}
+	return first
+}
+
+// mark cuts f and reports whether it had not been; f.mu is held.
+func (f *flow) mark() bool {
 	if f.cut {
 		return false
 	}
 	f.cut = true
-	f.cancel() // after the mark: what runs when ctx is done comes here too
 	close(f.ended)
-	reset(f.client)
+	return true
+}
+
+// stop is end, except that a relay is only kept from moving another byte: its
+// own goroutine resets both sides, once later is closed.
+func (f *flow) stop(later <-chan struct{}) bool {
+	f.mu.Lock()
+	if !f.relayed {
+		f.mu.Unlock()
+		return f.end()
+	}
+	defer f.mu.Unlock()
+	if !f.mark() {
+		return false
+	}
+	f.later = later
+	past := time.Unix(1, 0)
+	_ = f.client.SetDeadline(past) // fails when it is closed, which is as good
 	for _, u := range f.ups {
-		reset(u.Conn)
+		u.Conn.SetDeadline(past)
 	}
 	return true
+}
+
+// until bounds reads from the client, unless f has been stopped.
+func (f *flow) until(t time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.cut {
+		_ = f.client.SetReadDeadline(t)
+	}
+}
+
+// settle says that f moves no byte any more.
+func (f *flow) settle() {
+	select {
+	case <-f.still:
+	default:
+		close(f.still)
+	}
 }
 
 // attach makes up another side of f, unless f has been cut meanwhile.
@@ -366,7 +441,7 @@ func reset(c net.Conn) {
 func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	defer f.end()
 	rules := p.Rules()
-	req := egress.Request{Phase: rules.Phase, Host: f.host, Port: to.Port(), Protocol: egress.TCP}
+	req := f.request(rules)
 	d := audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: to.Port(), Protocol: "tcp"}
 
 	v := rules.Policy.Decide(req)
@@ -375,7 +450,7 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	}
 	if v.Allow && (v.Inspect || p.shows(f, rules)) {
 		if p.Intercept != nil {
-			p.Intercept(ctx, p.session(f))
+			p.inspect(ctx, f, d)
 			return
 		}
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "the requests there have to be looked at, and this boundary cannot look into connections"}
@@ -394,7 +469,23 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	if err != nil {
 		return
 	}
-	p.relay(f, up.Conn, d)
+	p.relay(f, up.Conn, d, v.Service == nil)
+}
+
+// inspect has f looked into, unless that is done with too many already.
+func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
+	max := p.MaxInspected
+	if max <= 0 {
+		max = 256
+	}
+	defer p.inspected.Add(-1)
+	if p.inspected.Add(1) > int64(max) {
+		d.Verdict, d.Host, d.Port = audit.Deny, "*", 0
+		d.Why = fmt.Sprintf("%d connections of the sandbox are looked into, the most that may be", max)
+		p.Log(d)
+		return
+	}
+	p.Intercept(ctx, p.session(f))
 }
 
 // dial makes another side of f, which rules allow, and logs what became of it as
@@ -419,7 +510,10 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	if u == nil {
 		return nil, net.ErrClosed
 	}
-	d.Verdict, d.Dialled = audit.Allow, dialled.String()
+	d.Verdict = audit.Allow
+	if dialled.IsValid() {
+		d.Dialled = dialled.String()
+	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
 	// there was none yet to judge.
@@ -448,6 +542,17 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
+	}
+	if v := rules.Policy.Decide(req); v.Service != nil {
+		if p.Service == nil {
+			return nil, to, false, &refusal{"this boundary has no services", v}
+		}
+		if up, err = p.Service(ctx, *v.Service); err == nil {
+			if a, ok := up.RemoteAddr().(*net.TCPAddr); ok {
+				to = a.AddrPort()
+			}
+		}
+		return up, to, true, err
 	}
 	var addrs []netip.Addr
 	if !named {
@@ -502,26 +607,40 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 
 // relay moves bytes both ways until both ends are done or one breaks. The
 // server's bytes flow from the start: many protocols begin with the server.
-func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision) {
+// look says that the server name of a TLS client must be the name of the flow.
+func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
+	f.mu.Lock()
+	f.relayed = !f.cut
+	cut := f.cut
+	f.mu.Unlock()
+	if cut {
+		return
+	}
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
 		pump(f, f.client, up)
 	}()
-	if !f.named || p.opening(f, up, d) {
+	if !f.named || !look || p.opening(f, up, d) {
 		pump(f, up, f.client)
 	} else {
 		f.end()
 	}
 	<-down
-	// Both directions have ended in order: the kernel delivers what is left.
+	f.settle()
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	later := f.later
 	if !f.cut {
-		f.cut = true
-		close(f.ended)
+		// Both directions have ended in order: the kernel delivers what is
+		// left.
+		f.mark()
+		f.closed = true
 		f.client.Close()
 		up.Close()
+	}
+	f.mu.Unlock()
+	if later != nil {
+		<-later
 	}
 }
 
@@ -534,7 +653,12 @@ func pump(f *flow, dst, src net.Conn) {
 			err = h.CloseWrite()
 		}
 	}
-	if err != nil && !errors.Is(err, unix.ENOTCONN) {
+	if err == nil || errors.Is(err, unix.ENOTCONN) {
+		return
+	}
+	select {
+	case <-f.ended: // stopped, or ended already
+	default:
 		f.drain(dst)
 		f.end()
 	}
@@ -580,7 +704,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 			break
 		}
 		if len(r.read) > 0 {
-			_ = f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+			f.until(time.Now().Add(p.helloTimeout()))
 		}
 		if err := r.more(); err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -590,7 +714,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 		}
 	}
 	if yes, more := looksTLS(r.read); yes && !more {
-		_ = f.client.SetReadDeadline(time.Now().Add(p.helloTimeout()))
+		f.until(time.Now().Add(p.helloTimeout()))
 		sni, err := r.serverName()
 		why := ""
 		switch {
@@ -605,7 +729,7 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 			return false
 		}
 	}
-	_ = f.client.SetReadDeadline(time.Time{})
+	f.until(time.Time{})
 	if len(r.read) == 0 {
 		return true
 	}

@@ -25,9 +25,12 @@ func (p *Proxy) session(f *flow) *intercept.Session {
 		},
 	}
 	if p.Presenter != nil && f.named {
-		s.Take = func(w http.ResponseWriter, r *http.Request, proven bool, send intercept.Send) bool {
-			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, proven, send)
+		s.Take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, send)
 		}
+	}
+	if o, ok := p.Presenter.(Observer); ok && f.named {
+		s.Answered = func(r *http.Response) { o.Answered(p.Rules().Phase, f.host, f.port, r) }
 	}
 	return s
 }

@@ -33,7 +33,7 @@ Usage:
   kit-builder build [flags] DIR     build the Kit in DIR into the image store
   kit-builder build --request -     the same, with the request as JSON on stdin
   kit-builder status                say whether a builder runs, and its cache
-  kit-builder stop                  end it, and the builds it runs
+  kit-builder stop                  end it, and the builds it runs; fine if none runs
   kit-builder prune                 drop the build cache that is not in use
   kit-builder serve                 run a builder in the foreground
 
@@ -41,6 +41,10 @@ The image store and the builder are in $KITBOX_HOME (--home), by default
 $XDG_STATE_HOME/kitbox. Steps of a recipe have no network unless you give them
 one: --network public lets them reach hosts by name at public addresses, and
 --network host all that this machine can, services on its loopback included.
+
+A builder ends five minutes after its last build (--idle). Its cache is kept
+below 10 GiB (--cache-bytes): what has not been used for long is dropped a minute
+after a build at the latest, and when the builder ends.
 
 Exit status: 0 done, 2 the Kit is refused, 130 interrupted, 1 anything else.
 Run "kit-builder COMMAND --help" for the flags.
@@ -107,7 +111,12 @@ func run(ctx context.Context, stamp frontend.Builder, args []string, stdin io.Re
 		}
 		switch command {
 		case "stop":
-			return builder.Stop(ctx, dir)
+			err := builder.Stop(ctx, dir)
+			if errors.Is(err, kiterr.ErrNotRunning) {
+				fmt.Fprintf(stderr, "kit-builder: no builder runs in %s\n", dir)
+				return nil // what was asked for is so
+			}
+			return err
 		case "prune":
 			freed, err := builder.Prune(ctx, dir)
 			if err != nil {

@@ -13,16 +13,14 @@ import (
 // any build, too few to fill the host's table.
 const DefaultPids = 4096
 
-// Of returns what groups shall hold of a plan's limits, and a line for each
-// that was asked for and cannot hold here.
+// Of returns what groups shall hold of a plan's limits, and a line for each of
+// those that was asked for and cannot hold here. Disks are not the business of
+// groups.
 func Of(p plan.Limits) (l Limits, unenforced []string) {
 	l = Limits{CPUMillis: p.CPUMillis, MemoryBytes: p.MemoryBytes, Pids: p.Pids}
 	unenforced = System{}.Check(l)
 	if l.Pids == 0 {
 		l.Pids = DefaultPids
-	}
-	if p.DiskBytes > 0 {
-		unenforced = append(unenforced, "disk: this driver cannot bound the writable layer")
 	}
 	return l, unenforced
 }

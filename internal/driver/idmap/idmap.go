@@ -81,11 +81,17 @@ func Detached(source string, attr unix.MountAttr) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("taking a mount of %s: %w", source, err)
 	}
-	f := os.NewFile(uintptr(fd), source)
+	return With(os.NewFile(uintptr(fd), source), attr)
+}
+
+// With gives f, a mount that is attached nowhere and has the name of its source,
+// the attributes attr. On error f is closed.
+func With(f *os.File, attr unix.MountAttr) (*os.File, error) {
 	if attr.Attr_set == 0 {
 		return f, nil
 	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+	source := f.Name()
+	if err := unix.MountSetattr(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		f.Close()
 		if err == unix.EINVAL && attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 {
 			return nil, fmt.Errorf("the filesystem of %s, or one mounted below it, cannot shift ids; use ext4, xfs, btrfs or tmpfs: %w", source, kiterr.ErrUnavailable)

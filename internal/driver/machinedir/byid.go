@@ -88,8 +88,9 @@ func NetNS(base, id string) (*os.File, error) {
 	}
 	defer p.Close()
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", p.PID))
-	if err == nil && p.Ended() {
-		ns.Close() // perhaps a later process's
+	// A process on its way out gives up its namespaces before it has ended.
+	if err == nil && p.Ended() || errors.Is(err, fs.ErrNotExist) {
+		ns.Close() // perhaps a later process's; or nil
 		err = fmt.Errorf("machine %s: %w", id, kiterr.ErrNotRunning)
 	}
 	if err != nil {

@@ -42,7 +42,7 @@ func Check(m plan.Machine) error {
 			bad("mount %q: not an absolute path below /", mt.Path)
 		}
 		switch mt.Kind {
-		case plan.MountBind:
+		case plan.MountBind, plan.MountImage:
 			if !path.IsAbs(mt.Source) {
 				bad("mount %s: source %q is not absolute", mt.Path, mt.Source)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if _, err := os.Lstat(final); err == nil {
 		return fmt.Errorf("machine %s: %w", p.ID, kiterr.ErrExists)
 	}
-	tmp, err := os.MkdirTemp(base, newPrefix)
+	tmp, err := os.MkdirTemp(base, own(newPrefix))
 	if err != nil {
 		return Explain(err)
 	}
@@ -48,7 +49,7 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if err := unix.Flock(int(lk.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another process swept %s away: try again", tmp)
 	}
-	if err := MakeWritable(tmp, p); err != nil {
+	if err := makeWritable(ctx, tmp, p); err != nil {
 		return Explain(err)
 	}
 	b, err := json.MarshalIndent(p, "", "  ")
@@ -77,45 +78,11 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	return nil
 }
 
-// MakeWritable makes the writable layer: as the lowest layer's root is, since
-// it becomes the root of what the machine sees, and owned by the machine's ids.
-func MakeWritable(dir string, p plan.Machine) error {
-	var st unix.Stat_t
-	if err := unix.Stat(p.Layers[0], &st); err != nil {
-		return fmt.Errorf("layer %s: %w", p.Layers[0], err)
-	}
-	rw := filepath.Join(dir, WritableDir)
-	for _, d := range []struct {
-		path     string
-		uid, gid uint32
-		mode     uint32
-	}{
-		{rw, 0, 0, 0o755},
-		{filepath.Join(rw, "upper"), st.Uid, st.Gid, st.Mode & 0o7777},
-		{filepath.Join(rw, "work"), 0, 0, 0o700},
-	} {
-		if err := os.Mkdir(d.path, 0o700); err != nil {
-			return err
-		}
-		if !p.IDMap.IsIdentity() {
-			d.uid += p.IDMap.Base
-			d.gid += p.IDMap.Base
-		}
-		// An owner that this user namespace does not have stays ours.
-		if err := unix.Chown(d.path, int(d.uid), int(d.gid)); err != nil && !(err == unix.EINVAL && p.IDMap.IsIdentity()) {
-			return fmt.Errorf("chown %s: %w", d.path, err)
-		}
-		if err := unix.Chmod(d.path, d.mode); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Remove deletes the machine, of which nothing runs: first its name, at once.
 func (m *Machine) Remove() error {
 	base := filepath.Dir(m.Path)
-	trash, err := os.MkdirTemp(base, trashPrefix)
+	sweep(base)
+	trash, err := os.MkdirTemp(base, own(trashPrefix))
 	if err != nil {
 		return Explain(err)
 	}
@@ -128,6 +95,18 @@ func (m *Machine) Remove() error {
 		return fmt.Errorf("removing machine %s: %w", m.ID, Explain(err))
 	}
 	return nil
+}
+
+// own is a prefix for names of this process's own, by which others see when it
+// has ended.
+func own(prefix string) string { return prefix + strconv.Itoa(os.Getpid()) + "-" }
+
+// orphaned reports whether name, of something half made or half removed, is of a
+// process that has ended. If its number is in use again, age decides.
+func orphaned(name string) bool {
+	rest := strings.TrimPrefix(strings.TrimPrefix(name, newPrefix), trashPrefix)
+	pid, err := strconv.Atoi(rest[:max(0, strings.IndexByte(rest, '-'))])
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 // sweepAge is how old something without a lock must be to be nobody's: the time
@@ -146,6 +125,10 @@ func sweep(base string) {
 			continue
 		}
 		p := filepath.Join(base, e.Name())
+		if orphaned(e.Name()) {
+			_ = durable.RemoveTree(p)
+			continue
+		}
 		f, err := os.OpenFile(filepath.Join(p, lockFile), os.O_RDWR, 0)
 		// A new one is not locked from its first instant on, and trash is not
 		// trash before it has the machine's lock.

@@ -32,7 +32,6 @@ const (
 	lockFile    = "lock"         // flocked by whoever changes the machine
 	socketFile  = "guest.sock"   // where the guest listens
 	LogFile     = "guest.log"    // what it says when it breaks
-	WritableDir = "rw"           // mounted into the machine: upper and work
 )
 
 // Directories whose name begins like this are half made or half removed; no

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
@@ -29,7 +29,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if err != nil {
 		return err
 	}
-	limits, unenforced := cgroup.Of(p.Limits)
+	limits, unenforced := machinedir.Limits(p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
@@ -42,6 +42,11 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	defer guest.Close()
+	program, err := readOnly(guest)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
 	ln, err := m.Listen()
 	if err != nil {
 		return err
@@ -59,7 +64,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	defer log.Close()
-	cmd, err := command(p, log, guest, theirs, ln)
+	cmd, err := command(p, log, program, theirs, ln)
 	if err != nil {
 		return err
 	}
@@ -105,7 +110,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer ns.Close()
 	mp := mapping{ids: p.IDMap, machine: ns, guest: guest.Name()}
-	files, more, err := gather(p, filepath.Join(m.Path, machinedir.WritableDir), mp)
+	files, more, err := gather(p, m.Writable, mp)
 	if err != nil {
 		return err
 	}
@@ -181,6 +186,14 @@ func command(p plan.Machine, log, guest, control, ln *os.File) (*exec.Cmd, error
 			Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: one},
 		},
 	}, nil
+}
+
+// readOnly returns the program f for execution from a mount that nobody can write
+// to. A machine sees what its first process runs as /proc/1/exe; where the
+// machine's root is the user who owns the file, as without root, it could change
+// it there, and the next machine of the host would run that.
+func readOnly(f *os.File) (*os.File, error) {
+	return idmap.Detached(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
 }
 
 // socketpair returns a connection and the file of its other end.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
+	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -31,13 +32,16 @@ func describe(p plan.Machine) (*inside.Config, error) {
 	}
 	for _, m := range p.Mounts {
 		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
-		if m.Kind == plan.MountBind {
+		switch {
+		case m.Kind == plan.MountImage:
+			im.Bind = true
+		case m.Kind == plan.MountBind:
 			st, err := os.Stat(m.Source)
 			if err != nil {
 				return nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
 			}
 			im.Bind, im.File = true, !st.IsDir()
-		} else if im.Size == 0 && p.Limits.MemoryBytes > 0 {
+		case im.Size == 0 && p.Limits.MemoryBytes > 0:
 			im.Size = p.Limits.MemoryBytes / 2
 		}
 		c.Mounts = append(c.Mounts, im)
@@ -50,7 +54,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 
 // gather takes the mounts that go with a description, in its order. The caller
 // closes the files.
-func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unenforced []string, err error) {
+func gather(p plan.Machine, writable func() (*os.File, error), mp mapping) (files []*os.File, unenforced []string, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -78,19 +82,25 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 			return files, nil, fmt.Errorf("layer %s: %w", l, err)
 		}
 	}
-	// Never shifted: the overlay writes to it as the machine's own root, to
-	// whom it belongs. With a shift the kernel mounts it read-only, silently.
-	if err := add(writable, unix.MountAttr{}); err != nil {
-		return files, nil, fmt.Errorf("writable layer: %w", err)
+	w, err := writable()
+	if err != nil {
+		return files, nil, err
 	}
+	files = append(files, w)
 	for _, m := range p.Mounts {
-		if m.Kind != plan.MountBind {
+		if m.Kind != plan.MountBind && m.Kind != plan.MountImage {
 			continue
 		}
 		attr := shift
 		attr.Attr_set |= unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
 		if m.ReadOnly {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		if m.Kind == plan.MountImage {
+			if err := with(image)(m.Source, attr); err != nil {
+				return files, nil, fmt.Errorf("mount %s: %w", m.Path, err)
+			}
+			continue
 		}
 		note, err := addBind(m, attr, p.IDMap, mp, add, straight)
 		if err != nil {
@@ -101,6 +111,15 @@ func gather(p plan.Machine, writable string, mp mapping) (files []*os.File, unen
 		}
 	}
 	return files, unenforced, nil
+}
+
+// image takes the filesystem in a file.
+func image(file string, attr unix.MountAttr) (*os.File, error) {
+	f, err := loopfs.Mount(file)
+	if err != nil {
+		return nil, err
+	}
+	return idmap.With(f, attr)
 }
 
 // addBind adds a bind with the ownership its plan asks for. note says what of

@@ -12,16 +12,14 @@
 package namespace
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
-	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -60,124 +58,41 @@ func (d *Driver) log() *slog.Logger {
 	return d.Log
 }
 
-func (d *Driver) startTimeout() time.Duration {
-	if d.StartTimeout == 0 {
-		return 30 * time.Second
-	}
-	return d.StartTimeout
+// life returns the steps that this driver shares with others.
+func (d *Driver) life() machinedir.Life {
+	return machinedir.Life{Dir: d.Dir, StartTimeout: cmp.Or(d.StartTimeout, 30*time.Second), Log: d.Log,
+		Fit: fit, Boot: d.boot, Kill: d.kill, Clear: d.clear}
 }
 
 // Create implements [driver.Driver].
-func (d *Driver) Create(ctx context.Context, m plan.Machine) error {
-	if err := machinedir.Check(m); err != nil {
-		return err
-	}
-	if err := checkIDMap(m.IDMap); err != nil {
-		return err
-	}
-	if _, unenforced := cgroup.Of(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
-		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
-	}
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return err
-	}
-	return machinedir.Create(ctx, dir, m)
-}
+func (d *Driver) Create(ctx context.Context, m plan.Machine) error { return d.life().Create(ctx, m) }
 
 // Start implements [driver.Driver].
-func (d *Driver) Start(ctx context.Context, id string) error {
-	m, err := d.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer m.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, d.startTimeout())
-	defer cancel()
-	if ok, err := m.Answers(ctx); ok || err != nil {
-		return err
-	}
-	if err := d.clear(m); err != nil {
-		return err
-	}
-	if err := d.boot(ctx, m); err != nil {
-		// What was begun is recorded in m, so it goes the way of any machine.
-		if cerr := d.kill(m); cerr != nil {
-			err = errors.Join(err, cerr)
-		}
-		return fmt.Errorf("starting machine %s: %w", id, err)
-	}
-	return nil
-}
+func (d *Driver) Start(ctx context.Context, id string) error { return d.life().Start(ctx, id) }
 
 // Dial implements [driver.Driver].
 func (d *Driver) Dial(ctx context.Context, id string) (net.Conn, error) {
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return nil, err
-	}
-	return machinedir.Dial(ctx, dir, id)
+	return d.life().Dial(ctx, id)
 }
 
 // Stop implements [driver.Driver].
 func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
-	m, err := d.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer m.Unlock()
-	// A guest that does not answer is killed like one that is done.
-	if err := m.Stop(ctx, grace); err != nil {
-		d.log().Warn("guest did not shut down", "machine", m.ID, "err", err)
-	}
-	return d.kill(m)
+	return d.life().Stop(ctx, id, grace)
 }
 
 // Remove implements [driver.Driver].
-func (d *Driver) Remove(ctx context.Context, id string) error {
-	m, err := d.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer m.Unlock()
-	if err := d.kill(m); err != nil {
-		return err
-	}
-	return m.Remove()
-}
+func (d *Driver) Remove(ctx context.Context, id string) error { return d.life().Remove(ctx, id) }
 
 // List implements [driver.Driver].
-func (d *Driver) List(context.Context) ([]driver.Machine, error) {
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return nil, err
-	}
-	return machinedir.List(dir)
-}
+func (d *Driver) List(ctx context.Context) ([]driver.Machine, error) { return d.life().List(ctx) }
 
 // NetNS implements [driver.Networked].
-func (d *Driver) NetNS(_ context.Context, id string) (*os.File, error) {
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return nil, err
-	}
-	return machinedir.NetNS(dir, id)
+func (d *Driver) NetNS(ctx context.Context, id string) (*os.File, error) {
+	return d.life().NetNS(ctx, id)
 }
 
 // Wait implements [driver.Waiter].
-func (d *Driver) Wait(ctx context.Context, id string) error {
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return err
-	}
-	return machinedir.Wait(ctx, dir, id)
-}
+func (d *Driver) Wait(ctx context.Context, id string) error { return d.life().Wait(ctx, id) }
 
-// lock opens a machine for changing it and waits until nobody else does.
-func (d *Driver) lock(ctx context.Context, id string) (*machinedir.Machine, error) {
-	dir, err := machinedir.Base(d.Dir)
-	if err != nil {
-		return nil, err
-	}
-	return machinedir.Lock(ctx, dir, id)
-}
+// fit says whether this process can have machine m.
+func fit(m plan.Machine) error { return checkIDMap(m.IDMap) }

@@ -38,7 +38,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if err != nil {
 		return err
 	}
-	limits, unenforced := cgroup.Of(p.Limits)
+	limits, unenforced := machinedir.Limits(p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
@@ -62,7 +62,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer log.Close()
 
-	st, err := gather(p, filepath.Join(m.Path, machinedir.WritableDir), guest.Name())
+	st, err := gather(p, m.Writable, guest.Name())
 	if err != nil {
 		return err
 	}
@@ -98,6 +98,9 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return m.Blame(fmt.Errorf("waiting for the guest: %w", err))
 	}
 	for _, f := range p.Files {
+		if f.Append && f.Optional {
+			continue // nobody counts on it
+		}
 		if f.Append || f.Optional {
 			// Replacing it would take away what the image trusts.
 			return fmt.Errorf("adding to %s, which hosts with bounded requests need: driver oci does not do that; use driver namespace: %w", f.Path, kiterr.ErrUnsupported)

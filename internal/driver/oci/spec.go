@@ -67,7 +67,7 @@ func mountsOf(p plan.Machine, st *stage) []specs.Mount {
 	}
 	for i, m := range p.Mounts {
 		s := specs.Mount{Destination: path.Clean(m.Path)}
-		if m.Kind == plan.MountBind {
+		if m.Kind != plan.MountTmpfs {
 			s.Type, s.Source = "bind", st.bind(i)
 			s.Options = []string{"rbind", "nosuid", "nodev"}
 		} else {

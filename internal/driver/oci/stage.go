@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
+	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -31,7 +32,7 @@ type stage struct {
 }
 
 // gather takes the mounts of p.
-func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
+func gather(p plan.Machine, writable func() (*os.File, error), guest string) (_ *stage, err error) {
 	st := new(stage)
 	for _, dir := range stageDirs {
 		if i, err := os.Stat(dir); err == nil && i.IsDir() {
@@ -62,8 +63,8 @@ func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
 		}
 		st.layers = append(st.layers, f)
 	}
-	if st.writable, err = idmap.Detached(writable, unix.MountAttr{}); err != nil {
-		return nil, fmt.Errorf("writable layer: %w", err)
+	if st.writable, err = writable(); err != nil {
+		return nil, err
 	}
 	if st.guest, err = idmap.Detached(guest, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return nil, err
@@ -80,6 +81,17 @@ func gather(p plan.Machine, writable, guest string) (_ *stage, err error) {
 }
 
 func gatherBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, guest string) (f *os.File, isFile bool, err error) {
+	if m.Kind == plan.MountImage {
+		if f, err = loopfs.Mount(m.Source); err != nil {
+			return nil, false, err
+		}
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
+		if m.ReadOnly {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		f, err = idmap.With(f, attr)
+		return f, false, err
+	}
 	if m.Kind != plan.MountBind {
 		return nil, false, nil
 	}

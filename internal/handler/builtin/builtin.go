@@ -3,9 +3,14 @@
 package builtin
 
 import (
+	"context"
+
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
+	"github.com/kitbox-dev/kitbox/internal/handler/dockerauth"
 	"github.com/kitbox-dev/kitbox/internal/handler/hostmount"
+	"github.com/kitbox-dev/kitbox/internal/handler/hostport"
+	"github.com/kitbox-dev/kitbox/internal/handler/kitregistry"
 	"github.com/kitbox-dev/kitbox/internal/handler/lifecycle"
 	"github.com/kitbox-dev/kitbox/internal/handler/longrunning"
 	"github.com/kitbox-dev/kitbox/internal/handler/networkpolicy"
@@ -38,6 +43,15 @@ type Host struct {
 	// privileged mode.
 	Capabilities []string
 
+	// Login reports whether there is a login for an image registry that can
+	// be presented; nil: there is none. DockerConfig is where it is kept.
+	Login        func(ctx context.Context, registry string) error
+	DockerConfig string
+
+	// Registry is where sandboxes reach the registry of Kits; empty: there
+	// is none.
+	Registry string
+
 	Resources resources.Host // what the machine has and holds
 }
 
@@ -53,6 +67,9 @@ func Handlers(h Host) handler.List {
 		&volume.Handler{Storage: h.Storage},
 		&hostmount.Handler{Place: h.HostMount},
 		&port.Handler{},
+		&hostport.Handler{},
+		&kitregistry.Handler{Address: h.Registry},
+		&dockerauth.Handler{Login: h.Login, Config: h.DockerConfig},
 		&longrunning.Handler{},
 		&privileged.Handler{Capabilities: h.Capabilities},
 		&lifecycle.Handler{},

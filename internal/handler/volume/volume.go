@@ -15,13 +15,19 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/volume"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // Storage is what this handler asks of the host.
 type Storage interface {
-	// Dir is where the block storage of path for sandbox name lies, whether
-	// it exists or not.
-	Dir(name, path string) string
+	// Place is where the block storage of path for sandbox name lies, whether
+	// it exists or not: a file with a filesystem when it is bounded, or else a
+	// directory.
+	Place(name, path string, bounded bool) string
+
+	// Bound says why this host can neither make nor mount bounded storage, in
+	// one clause; nil: it can.
+	Bound() error
 
 	// Retained returns the terms of the storage that exists for path from an
 	// earlier sandbox of that name; false when there is none.
@@ -52,8 +58,25 @@ func (*Handler) Accept(_ context.Context, _ *handler.Scene, c capability.Contrib
 	return nil
 }
 
-// sizeNote says what a directory cannot do.
-const sizeNote = "the size is advisory: this host does not bound directories"
+// bound decides how block storage of v is kept: as it was, or if it is fresh and
+// has a size, as tightly as this host can.
+func (h *Handler) bound(v *plan.Volume, kept *plan.Volume) error {
+	if v.SizeBytes == nil {
+		return nil
+	}
+	why := h.Storage.Bound()
+	switch {
+	case kept != nil && kept.Bounded && why != nil:
+		return fmt.Errorf("the storage kept at %s is a filesystem in a file: %w", v.Path, why)
+	case kept != nil && !kept.Bounded:
+		v.Note = "the size is advisory: the storage is a directory, made when this host bounded none"
+	case why != nil:
+		v.Note = "the size is advisory: " + strings.TrimSuffix(why.Error(), ": "+kiterr.ErrUnsupported.Error())
+	default:
+		v.Bounded = true
+	}
+	return nil
+}
 
 // Plan implements [handler.Handler]. Storage that is retained on other terms
 // refuses the creation, since there is no way to give the author what he asks
@@ -99,10 +122,17 @@ func (h *Handler) Plan(_ context.Context, s *handler.Scene, cs []capability.Cont
 				m.SizeBytes = *v.SizeBytes
 			}
 		} else {
-			v.Source = h.Storage.Dir(s.Name, v.Path)
+			var before *plan.Volume
+			if ok {
+				before = &kept
+			}
+			if err := h.bound(&v, before); err != nil {
+				return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: err.Error()}
+			}
+			v.Source = h.Storage.Place(s.Name, v.Path, v.Bounded)
 			m.Kind, m.Source = plan.MountBind, v.Source
-			if v.SizeBytes != nil {
-				v.Note = sizeNote
+			if v.Bounded {
+				m.Kind = plan.MountImage
 			}
 		}
 		p.Volumes = append(p.Volumes, v)

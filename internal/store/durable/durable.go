@@ -44,17 +44,34 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	return replace(path, data, mode, true)
 }
 
+// ReplaceAlone is Replace for a caller that holds a lock which everybody who
+// writes path holds: its temporary file has one name, so that the next write
+// takes away what a kill has left.
+func ReplaceAlone(path string, data []byte, mode fs.FileMode) error {
+	dir, base := filepath.Split(path)
+	f, err := os.OpenFile(filepath.Join(dir, TempPrefix+base), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return Explain(path, err)
+	}
+	return finish(f, path, data, mode, true)
+}
+
 // WriteCache is WriteFile for what can be made again: it is as atomic towards
 // other processes and kills, and does not wait for the disk. After a power cut
 // the file can be old, empty or torn, and its reader must notice.
 func WriteCache(path string, data []byte) error { return replace(path, data, 0o600, false) }
 
-func replace(path string, data []byte, mode fs.FileMode, sync bool) (err error) {
+func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, TempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
 		return Explain(path, err)
 	}
+	return finish(f, path, data, mode, sync)
+}
+
+// finish fills f and gives it the name path. On error f is removed.
+func finish(f *os.File, path string, data []byte, mode fs.FileMode, sync bool) (err error) {
 	defer func() {
 		if err != nil {
 			f.Close()

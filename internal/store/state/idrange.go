@@ -41,7 +41,7 @@ type idRanges struct {
 // seldom meet.
 func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) {
 	m := plan.IDMap{Size: idSize}
-	err := s.updateIDs(ctx, durable.WriteFile, func(r *idRanges) error {
+	err := s.updateIDs(ctx, true, func(r *idRanges) error {
 		if base, ok := r.Base[id]; ok {
 			m.Base = base
 			return nil
@@ -70,14 +70,15 @@ func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) 
 // [Sandbox.Remove] to make it survive a power cut, with the removal itself: if
 // neither does, the next removal releases again.
 func (s *Store) ReleaseIDs(ctx context.Context, id string) error {
-	return s.updateIDs(ctx, durable.Replace, func(r *idRanges) error {
+	return s.updateIDs(ctx, false, func(r *idRanges) error {
 		delete(r.Base, id)
 		return nil
 	})
 }
 
 // updateIDs changes the record under its lock; an unchanged one is not written.
-func (s *Store) updateIDs(ctx context.Context, write func(string, []byte, fs.FileMode) error, change func(*idRanges) error) error {
+// sync is whether the change has to survive a power cut by itself.
+func (s *Store) updateIDs(ctx context.Context, sync bool, change func(*idRanges) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	l, err := durable.AcquireLock(ctx, filepath.Join(s.dir, ".ids.lock"), durable.Exclusive)
@@ -113,5 +114,8 @@ func (s *Store) updateIDs(ctx context.Context, write func(string, []byte, fs.Fil
 	if data = append(data, '\n'); string(data) == string(old) {
 		return nil
 	}
-	return write(path, data, 0o600)
+	if err := durable.ReplaceAlone(path, data, 0o600); err != nil || !sync {
+		return err
+	}
+	return durable.SyncDir(s.dir)
 }

@@ -253,12 +253,36 @@ func (sb *Sandbox) Read(file string, want int, v any) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if got != want {
-		return fmt.Errorf("%s has version %d, this kitbox reads version %d: recreate the sandbox, or use the kitbox that made it: %w", path, got, want, kiterr.ErrUnsupported)
+		return sb.foreign(file, got, want)
 	}
 	if err := json.Unmarshal(data, v, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// Part decodes of the document file what v, a pointer to a structure, has members
+// for; version is the one for "version". Otherwise it is like Read.
+func (sb *Sandbox) Part(file string, want int, v any, version *int) error {
+	path := sb.Path(file)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s of sandbox %s: %w", file, sb.Name, kiterr.ErrNotFound)
+	}
+	if err != nil {
+		return durable.Explain(path, err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if *version != want {
+		return sb.foreign(file, *version, want)
+	}
+	return nil
+}
+
+func (sb *Sandbox) foreign(file string, got, want int) error {
+	return fmt.Errorf("%s has version %d, this kitbox reads version %d: recreate the sandbox, or use the kitbox that made it: %w", sb.Path(file), got, want, kiterr.ErrUnsupported)
 }
 
 // version reads a document's version, whatever else it holds.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kitbox-dev/kitbox/spec/lint/shell"
 )
@@ -15,10 +16,14 @@ import (
 // where from.
 type Download struct{ Program, Host string }
 
-var (
-	Address  = regexp.MustCompile(`(?i)^(?:git\+)?(?:https?|ftp|git|ssh|git\+ssh)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:?#]+)`)
-	scpStyle = regexp.MustCompile(`^[A-Za-z0-9_-]+@([A-Za-z0-9.-]+):`)
-)
+// Address matches the beginning of an address of the network; its group is the
+// host. It is compiled when it is first needed, since most commands link this
+// package and few lint.
+var Address = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^(?:git\+)?(?:https?|ftp|git|ssh|git\+ssh)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:?#]+)`)
+})
+
+var scpStyle = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]+@([A-Za-z0-9.-]+):`) })
 
 // local reports whether traffic to host stays inside the sandbox or is another
 // capability's.
@@ -39,9 +44,9 @@ func Downloads(cmd []string) []Download {
 			if i > 0 && carries[args[i-1]] {
 				continue // an address within a header, or of something sent
 			}
-			m := Address.FindStringSubmatch(a)
+			m := Address().FindStringSubmatch(a)
 			if m == nil && program == "git" {
-				m = scpStyle.FindStringSubmatch(a)
+				m = scpStyle().FindStringSubmatch(a)
 			}
 			if m != nil && !local(strings.ToLower(m[1])) {
 				out = append(out, Download{program, strings.ToLower(m[1])})
@@ -192,7 +197,7 @@ func apt(s string) Package {
 }
 
 func pip(s string) Package {
-	if Address.MatchString(s) {
+	if Address().MatchString(s) {
 		return Package{Name: path.Base(s), Pinned: strings.Contains(path.Base(s), "@")}
 	}
 	name := s[:indexOf(s, "=<>~!@[ ;")]

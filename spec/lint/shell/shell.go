@@ -28,8 +28,16 @@ type Read struct {
 // Unknown stands in a word for text that only running would tell.
 const Unknown = "\x00"
 
-// Parse reads text. Kit placeholders in it are unknown text.
+// maxText bounds the scripts that are looked into. Nobody writes longer ones
+// into a descriptor.
+const maxText = 64 << 10
+
+// Parse reads text. Kit placeholders in it are unknown text, and all of a text
+// that is longer than anybody writes is.
 func Parse(text string) Script {
+	if len(text) > maxText {
+		return Script{Opaque: true}
+	}
 	p := shell{s: neutral(text)}
 	p.out.Sets = map[string]bool{}
 	p.list(0)

@@ -128,3 +128,10 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestLongScriptsAreNotLookedInto(t *testing.T) {
+	s := shell.Parse(strings.Repeat("curl https://a.ex $T\n", 5000))
+	if !s.Opaque || len(s.Commands)+len(s.Reads) > 0 {
+		t.Errorf("%d commands", len(s.Commands))
+	}
+}

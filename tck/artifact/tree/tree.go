@@ -13,9 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path"
-	"slices"
 	"strings"
 )
 
@@ -78,19 +76,38 @@ type Tree struct {
 	Overwrites []Overwrite // in the order in which they happened
 	Faults     []string    // entries that no layer may hold, one line each
 
-	entries map[string]*Entry // by absolute path, without the root
-	layers  int
+	root   node
+	layer  int   // that is being added
+	count  int   // nodes
+	visits int64 // of nodes, for whiteouts
+	kept   int64 // bytes of content
+}
+
+// A node is an entry with what is below it.
+type node struct {
+	Entry
+	below map[string]*node
 }
 
 const (
-	// maxKept bounds the content of one file that is kept, in bytes.
-	maxKept = 64 << 20
+	// maxKept bounds the content of one file that is kept, and maxAllKept of
+	// all of them, in bytes.
+	maxKept    = 64 << 20
+	maxAllKept = 256 << 20
 
-	// maxEntries bounds a tree, and with it the memory.
+	// maxEntries bounds a tree, and with it the memory; maxVisits bounds the
+	// time that whiteouts can take.
 	maxEntries = 5_000_000
+	maxVisits  = 20_000_000
+
+	// maxName bounds a path, in bytes, as Linux does.
+	maxName = 4096
 
 	// maxLinks bounds how many symlinks one path follows.
 	maxLinks = 40
+
+	// maxOverwrites bounds how many are recorded.
+	maxOverwrites = 1000
 
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
@@ -101,12 +118,8 @@ var ErrTooLarge = errors.New("the layers hold more entries or larger files than 
 
 // Add lays one layer, an uncompressed tar, over the tree.
 func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
-	if t.entries == nil {
-		t.entries = map[string]*Entry{}
-	}
-	own := map[string]bool{} // written by this layer: its whiteouts spare them
-	n := t.layers
-	t.layers++
+	t.root.Kind, t.root.Mode = Dir, 0o755
+	defer func() { t.layer++ }()
 	for r := tar.NewReader(layer); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -118,7 +131,7 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(t.entries) > maxEntries {
+		if t.count > maxEntries || t.visits > maxVisits || t.kept > maxAllKept {
 			return ErrTooLarge
 		}
 		name, ok := local(h.Name)
@@ -126,21 +139,23 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 			t.fault("%q leads out of the layer", h.Name)
 			continue
 		}
+		if len(name) > maxName {
+			t.fault("%.40q… is longer than a path can be", h.Name)
+			continue
+		}
 		if name == "/" {
 			continue
 		}
 		dir, base := path.Split(name)
-		dir = t.parent(path.Clean(dir), own)
+		dir = t.parent(path.Clean(dir))
 		switch {
 		case base == opaque:
-			t.removeBelow(dir, own)
+			if d := t.at(dir); d != nil {
+				t.clear(d)
+			}
 			continue
 		case strings.HasPrefix(base, whiteout):
-			gone := path.Join(dir, base[len(whiteout):])
-			t.removeBelow(gone, own)
-			if !own[gone] {
-				delete(t.entries, gone)
-			}
+			t.remove(dir, base[len(whiteout):])
 			continue
 		}
 		e, err := t.read(h, r, path.Join(dir, base))
@@ -148,8 +163,8 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 			return err
 		}
 		if e != nil {
-			e.Layer = n
-			t.put(dir, base, e, own)
+			e.Layer = t.layer
+			t.put(dir, base, *e)
 		}
 	}
 }
@@ -186,6 +201,7 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 			if e.Data, err = io.ReadAll(content); err != nil {
 				return nil, err
 			}
+			t.kept += int64(len(e.Data))
 			e.Sum = sha256.Sum256(e.Data)
 			return e, nil
 		}
@@ -206,12 +222,12 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 			t.fault("%q is a hard link that leads out of the layer", h.Name)
 			return nil, nil
 		}
-		to := t.entries[path.Join(t.parent(path.Dir(target), nil), path.Base(target))]
+		to := t.at(path.Join(t.parent(path.Dir(target)), path.Base(target)))
 		if to == nil || to.Kind == Dir {
 			t.fault("%q is a hard link to %q, which is not there", h.Name, h.Linkname)
 			return nil, nil
 		}
-		again := *to
+		again := to.Entry
 		return &again, nil
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 		e.Kind = Other
@@ -221,115 +237,129 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 	return e, nil
 }
 
+// at returns the node at an absolute path, or nil.
+func (t *Tree) at(name string) *node {
+	n := &t.root
+	for elem := range strings.SplitSeq(strings.TrimPrefix(path.Clean("/"+name), "/"), "/") {
+		if elem == "" {
+			continue
+		}
+		if n = n.below[elem]; n == nil {
+			return nil
+		}
+	}
+	return n
+}
+
 // parent returns where a directory of a layer's names really is: a symlink of
 // the layers below is followed, as unpacking does.
-func (t *Tree) parent(dir string, own map[string]bool) string {
+func (t *Tree) parent(dir string) string {
 	if dir == "/" {
 		return dir
 	}
-	e := t.entries[dir]
-	if e != nil && e.Kind == Dir {
+	n := t.at(dir)
+	if n != nil && n.Kind == Dir {
 		return dir
 	}
-	if real, _, ok := t.Resolve(dir); ok && !own[dir] {
-		return real
-	}
-	return path.Join(t.parent(path.Dir(dir), own), path.Base(dir))
-}
-
-func (t *Tree) put(dir, base string, e *Entry, own map[string]bool) {
-	for d := dir; d != "/"; d = path.Dir(d) {
-		if old := t.entries[d]; old != nil && old.Kind == Dir {
-			break
-		}
-		t.entries[d] = &Entry{Kind: Dir, Mode: 0o755, Layer: e.Layer}
-		own[d] = true
-	}
-	name := path.Join(dir, base)
-	if old := t.entries[name]; old != nil {
-		if old.Kind == Dir && e.Kind != Dir {
-			t.removeBelow(name, nil)
-		}
-		if t.Hash && old.Layer != e.Layer && (old.Kind != Dir || e.Kind != Dir) && (old.Kind != e.Kind || old.Sum != e.Sum) {
-			t.Overwrites = append(t.Overwrites, Overwrite{name, old.Layer, e.Layer})
+	if n == nil || n.Layer != t.layer {
+		if real, _, ok := Resolve(t, dir); ok {
+			return real
 		}
 	}
-	t.entries[name] = e
-	own[name] = true
+	return path.Join(t.parent(path.Dir(dir)), path.Base(dir))
 }
 
-// removeBelow removes what is below dir, but for what spare holds.
-func (t *Tree) removeBelow(dir string, spare map[string]bool) {
-	prefix := strings.TrimSuffix(dir, "/") + "/"
-	maps.DeleteFunc(t.entries, func(p string, _ *Entry) bool { return strings.HasPrefix(p, prefix) && !spare[p] })
-}
-
-// At returns the entry at an absolute path, following no symlink.
-func (t *Tree) At(name string) (Entry, bool) {
-	e := t.entries[path.Clean("/"+name)]
-	if e == nil {
-		return Entry{}, false
-	}
-	return *e, true
-}
-
-// Resolve follows name, symlinks included, within the tree, and returns where it
-// leads. It is false if it leads nowhere.
-func (t *Tree) Resolve(name string) (string, Entry, bool) {
-	at, rest := "/", strings.Split(strings.TrimPrefix(path.Clean("/"+name), "/"), "/")
-	for links := 0; len(rest) > 0; {
-		elem := rest[0]
-		rest = rest[1:]
-		switch elem {
-		case "", ".":
-			continue
-		case "..":
-			at = path.Dir(at)
+// put writes an entry, and the directories above it that there are not.
+func (t *Tree) put(dir, base string, e Entry) {
+	at, name := &t.root, ""
+	for elem := range strings.SplitSeq(strings.TrimPrefix(dir, "/"), "/") {
+		if elem == "" {
 			continue
 		}
-		next := path.Join(at, elem)
-		e := t.entries[next]
-		switch {
-		case e == nil:
-			return "", Entry{}, false
-		case e.Kind == Symlink:
-			if links++; links > maxLinks {
-				return "", Entry{}, false
-			}
-			if path.IsAbs(e.Link) {
-				at = "/"
-			}
-			rest = append(strings.Split(e.Link, "/"), rest...)
-			continue
-		case e.Kind != Dir && len(rest) > 0:
-			return "", Entry{}, false
+		name += "/" + elem
+		next := at.below[elem]
+		if next == nil {
+			next = t.hang(at, elem)
+		}
+		if next.Kind != Dir {
+			t.overwrite(name, next, Entry{Kind: Dir, Layer: e.Layer})
+			next.Entry = Entry{Kind: Dir, Mode: 0o755, Layer: e.Layer}
 		}
 		at = next
 	}
-	if at == "/" {
-		return at, Entry{Kind: Dir, Mode: 0o755}, true
-	}
-	return at, *t.entries[at], true
-}
-
-// Paths returns all paths of one kind, sorted.
-func (t *Tree) Paths(k Kind) []string {
-	var out []string
-	for p, e := range t.entries {
-		if e.Kind == k {
-			out = append(out, p)
+	n := at.below[base]
+	if n == nil {
+		n = t.hang(at, base)
+	} else {
+		t.overwrite(path.Join(dir, base), n, e)
+		if e.Kind != Dir {
+			t.drop(n)
 		}
 	}
-	slices.Sort(out)
-	return out
+	n.Entry = e
 }
 
-// Text returns the kept content of the file that name leads to, and whether
-// there is such a file.
-func (t *Tree) Text(name string) (string, bool) {
-	_, e, ok := t.Resolve(name)
-	if !ok || e.Kind != File {
-		return "", false
+func (t *Tree) hang(at *node, name string) *node {
+	n := &node{}
+	if at.below == nil {
+		at.below = map[string]*node{}
 	}
-	return string(e.Data), true
+	at.below[name] = n
+	t.count++
+	return n
+}
+
+// overwrite notes that e replaces what is at n, if that is another thing.
+func (t *Tree) overwrite(name string, n *node, e Entry) {
+	if !t.Hash || n.Kind == 0 || n.Layer == e.Layer || len(t.Overwrites) == maxOverwrites {
+		return
+	}
+	if (n.Kind != Dir || e.Kind != Dir) && (n.Kind != e.Kind || n.Sum != e.Sum) {
+		t.Overwrites = append(t.Overwrites, Overwrite{name, n.Layer, e.Layer})
+	}
+}
+
+// remove removes a name that layers below wrote: what the layer itself wrote
+// stays, whatever the order of its entries.
+func (t *Tree) remove(dir, base string) {
+	d := t.at(dir)
+	if d == nil {
+		return
+	}
+	n := d.below[base]
+	if n == nil || base == "" {
+		return
+	}
+	t.clear(n)
+	if n.Layer != t.layer && len(n.below) == 0 {
+		delete(d.below, base)
+		t.count--
+	}
+}
+
+// clear removes what layers below wrote in a directory. A directory that this
+// layer wrote something in stays as one that nobody states.
+func (t *Tree) clear(n *node) {
+	for name, k := range n.below {
+		t.visits++
+		t.clear(k)
+		switch {
+		case k.Layer == t.layer:
+		case len(k.below) == 0:
+			delete(n.below, name)
+			t.count--
+		default:
+			k.Entry = Entry{Kind: Dir, Mode: 0o755, Layer: t.layer}
+		}
+	}
+}
+
+// drop removes all that is below n.
+func (t *Tree) drop(n *node) {
+	for _, k := range n.below {
+		t.visits++
+		t.drop(k)
+		t.count--
+	}
+	n.below = nil
 }

@@ -1,0 +1,51 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/dockerauth"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret"
+)
+
+// dockerConfig is the directory that docker itself would read.
+func dockerConfig(getenv func(string) string) string {
+	dir := getenv("DOCKER_CONFIG")
+	if dir == "" {
+		dir = filepath.Join(getenv("HOME"), ".docker")
+	}
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
+	}
+	return dir
+}
+
+// presentable reports whether there is a login for registry that the boundary can
+// present.
+func presentable(ctx context.Context, dir, registry string) error {
+	if _, err := dockerauth.Places(registry); err != nil {
+		return err
+	}
+	_, err := fetch.FindLogin(ctx, dir, registry)
+	return err
+}
+
+// login is a [dockerauth.Source].
+func login(ctx context.Context, a plan.DockerAuth) (dockerauth.Login, error) {
+	l, err := fetch.FindLogin(ctx, a.Config, a.Registry)
+	return dockerauth.Login{Username: l.Username, Password: secret.New([]byte(l.Password)), Identity: secret.New([]byte(l.IdentityToken))}, err
+}
+
+// logins presents the registry logins of p; nil when it has none.
+func logins(p *plan.Plan, log func(audit.Decision)) (*dockerauth.Presenter, error) {
+	if len(p.DockerAuth) == 0 {
+		return nil, nil
+	}
+	return dockerauth.New(p.DockerAuth, login, func(d audit.Decision) {
+		d.Sandbox = p.Name
+		log(d)
+	})
+}

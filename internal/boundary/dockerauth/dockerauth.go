@@ -1,0 +1,255 @@
+// Package dockerauth presents the host's logins for image registries in the
+// requests of one sandbox. Inside there is a placeholder in the place of the login,
+// and of every token that the login is exchanged for; what they stand for is put in
+// here, for the registry itself and for the token service that its challenge names.
+//
+// It is given requests by package proxy, which has made sure that the name that
+// was resolved, the TLS server name and the authority are one; certificates are
+// verified in package intercept. Where logins are kept is the host's affair.
+package dockerauth
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret"
+)
+
+// A Login is what a host has for a registry: a user's password, or an identity
+// token instead.
+type Login struct {
+	Username string
+	Password secret.Value
+	Identity secret.Value
+}
+
+// A Source finds the login for a registry as it is now. No error says anything
+// of a secret.
+type Source func(ctx context.Context, a plan.DockerAuth) (Login, error)
+
+// Bounds of what a sandbox can make a Presenter hold.
+const (
+	maxTokens   = 512
+	maxServices = 8 // token services of one registry
+	loginAge    = 30 * time.Second
+)
+
+// A Presenter presents the registry logins of one sandbox. Make it with [New]. Its
+// methods can be called concurrently; it implements [proxy.Presenter] and
+// [proxy.Observer].
+type Presenter struct {
+	source Source
+	log    func(audit.Decision)
+	grants []*grant
+
+	mu       sync.Mutex
+	services map[place]*service // guarded by mu; token services that registries have named
+	tokens   map[string]*token  // guarded by mu; by placeholder
+}
+
+var (
+	_ proxy.Presenter = (*Presenter)(nil)
+	_ proxy.Observer  = (*Presenter)(nil)
+)
+
+// A place is where requests go.
+type place struct {
+	host string
+	port uint16
+}
+
+// A grant is the use of one login.
+type grant struct {
+	plan.DockerAuth
+	places []place
+
+	mu    sync.Mutex
+	login Login     // guarded by mu
+	read  time.Time // guarded by mu; when login was
+	asks  string    // guarded by mu; the scheme that the registry asks for: basic, bearer, or empty if it is not known
+}
+
+// name is how a grant is told.
+func (g *grant) name() string { return "docker-auth " + g.Registry }
+
+// A service issues tokens for the logins of some registries, at some paths.
+type service struct {
+	grants []*grant
+	paths  []string
+}
+
+// A token stands for one that a token service has issued.
+type token struct {
+	of      *grant
+	value   secret.Value
+	refresh bool // it is for the token service, and not for the registry
+	expires time.Time
+	made    time.Time
+}
+
+// New returns the presenter of as, which tells log of every exchange.
+func New(as []plan.DockerAuth, source Source, log func(audit.Decision)) (*Presenter, error) {
+	p := &Presenter{source: source, log: log, services: map[place]*service{}, tokens: map[string]*token{}}
+	for _, a := range as {
+		places, err := Places(a.Registry)
+		if err != nil {
+			return nil, err
+		}
+		g := &grant{DockerAuth: a}
+		for _, s := range places {
+			host, port, err := net.SplitHostPort(s)
+			if err != nil {
+				return nil, err
+			}
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil {
+				return nil, err
+			}
+			g.places = append(g.places, place{host, uint16(n)})
+		}
+		p.grants = append(p.grants, g)
+	}
+	return p, nil
+}
+
+// Places returns where the registry with this name is spoken to, as HOST:PORT. One
+// that is named by an address is none that a login is presented to.
+func Places(registry string) ([]string, error) {
+	if registry == "docker.io" {
+		return []string{"registry-1.docker.io:443", "index.docker.io:443", "docker.io:443", "registry.hub.docker.com:443"}, nil
+	}
+	host, port, err := net.SplitHostPort(registry)
+	if err != nil {
+		host, port = registry, "443"
+	}
+	if net.ParseIP(strings.Trim(host, "[]")) != nil || host == "localhost" {
+		return nil, fmt.Errorf("registry %s: a login is presented to a name, whose certificate is verified, and to no address", registry)
+	}
+	return []string{net.JoinHostPort(strings.ToLower(host), port)}, nil
+}
+
+// at returns the grant whose registry is at host and port.
+func (p *Presenter) at(host string, port uint16) *grant {
+	for _, g := range p.grants {
+		if slices.Contains(g.places, place{host, port}) {
+			return g
+		}
+	}
+	return nil
+}
+
+// Interest implements [proxy.Presenter].
+func (p *Presenter) Interest(_ plan.Phase, host string, port uint16) proxy.Interest {
+	if p.at(host, port) != nil {
+		return proxy.All
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.services[place{host, port}] != nil {
+		return proxy.All
+	}
+	return proxy.None
+}
+
+// Grants implements [proxy.Presenter]. A login holds in every phase.
+func (p *Presenter) Grants(_ plan.Phase, name string) bool {
+	return slices.ContainsFunc(p.grants, func(g *grant) bool { return g.name() == name })
+}
+
+// Present implements [proxy.Presenter]: what a registry is sent in the place of a
+// placeholder for a token.
+func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+	g := p.at(host, port)
+	if g == nil || len(h["Authorization"]) != 1 {
+		return nil, ""
+	}
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
+	rest = strings.TrimSpace(rest)
+	if !strings.EqualFold(scheme, "bearer") {
+		return nil, "" // [Presenter.Take] knows the path too
+	}
+	value, ok := p.redeem(rest, g, false)
+	if !ok {
+		return nil, ""
+	}
+	h["Authorization"] = []string{"Bearer " + string(value.Expose())}
+	return []string{g.name()}, ""
+}
+
+// stands reports whether the payload of a Basic header holds g's placeholder.
+func (g *grant) stands(payload string) bool {
+	if len(payload) > 4096 {
+		return false
+	}
+	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(payload, "="))
+	if err != nil {
+		return false
+	}
+	_, password, ok := strings.Cut(string(b), ":")
+	return ok && password == g.Placeholder
+}
+
+// find returns the login, which is read again when it is older than a moment.
+func (g *grant) find(ctx context.Context, source Source) (Login, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.read.IsZero() && time.Since(g.read) < loginAge {
+		return g.login, nil
+	}
+	l, err := source(ctx, g.DockerAuth)
+	if err != nil {
+		g.read = time.Time{}
+		return Login{}, err
+	}
+	g.login, g.read = l, time.Now()
+	return l, nil
+}
+
+func (l Login) basic() string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(l.Username+":"+string(l.Password.Expose())))
+}
+
+// keep makes a placeholder for a token.
+func (p *Presenter) keep(t *token) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	t.made = now
+	oldest := ""
+	for name, o := range p.tokens {
+		if !o.expires.IsZero() && now.After(o.expires) {
+			delete(p.tokens, name)
+		} else if oldest == "" || o.made.Before(p.tokens[oldest].made) {
+			oldest = name
+		}
+	}
+	if len(p.tokens) >= maxTokens {
+		delete(p.tokens, oldest)
+	}
+	name := "kitbox-token-" + rand.Text()
+	p.tokens[name] = t
+	return name
+}
+
+// redeem returns what a placeholder for one of g's tokens stands for.
+func (p *Presenter) redeem(name string, g *grant, refresh bool) (secret.Value, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.tokens[name]
+	if t == nil || t.of != g || t.refresh != refresh || !t.expires.IsZero() && time.Now().After(t.expires) {
+		return secret.Value{}, false
+	}
+	return t.value, true
+}

@@ -1,0 +1,254 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// ProcessName is the first argument of a keeper's command line; the program
+// that finds it there calls [Main].
+const ProcessName = "kitbox-keeper"
+
+// LogName is the file of a keeper's own messages in a sandbox's state directory.
+const LogName = "keeper.log"
+
+// maxLog is how long a keeper's log may be when a new keeper goes on with it.
+const maxLog = 256 << 10
+
+// The descriptors a keeper starts with, besides stdio.
+const (
+	ListenerFD = 3
+	CreatorFD  = 4
+)
+
+// CleanupTime bounds what a keeper takes for removing what a boot left.
+const CleanupTime = 60 * time.Second
+
+// A Process is a keeper that was started and waits to be told to boot.
+type Process struct {
+	client  Client
+	creator *net.UnixConn
+	proc    *os.Process
+}
+
+// Spawn starts a keeper for the sandbox name whose state directory is dir. The
+// caller holds the sandbox's lock and knows that no keeper lives. env is the
+// keeper's whole environment. The keeper boots nothing before [Process.Boot] and
+// ends by itself when that is never called.
+func Spawn(dir, name string, env []string, held Held) (*Process, error) {
+	l, err := Bind(dir)
+	if err != nil {
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	defer l.Close()
+	lf, err := l.File()
+	if err != nil {
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	defer lf.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "creator"), os.NewFile(uintptr(pair[1]), "creator")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	log, err := openLog(dir)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	defer log.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	defer null.Close()
+	files := []*os.File{null, log, log, lf, theirs}
+	if held.File != nil {
+		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", held.Variable, len(files)))
+		files = append(files, held.File)
+	}
+	p, err := os.StartProcess("/proc/self/exe", []string{ProcessName, dir}, &os.ProcAttr{
+		// Not the caller's directory: a keeper must not keep a file system
+		// busy that has nothing to do with it.
+		Dir: "/", Env: env, Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
+	return &Process{client: Client{dir}, creator: conn.(*net.UnixConn), proc: p}, nil
+}
+
+// A Held is a descriptor that a keeper keeps open for as long as it lives, and
+// the variable that tells it the number.
+type Held struct {
+	Variable string
+	File     *os.File // nil: none
+}
+
+// Environment is what a keeper inherits of env: where things are, and nothing
+// else. A secret of the caller's has no business in a process that lives on.
+func Environment(env []string) []string {
+	var out []string
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case "PATH", "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LANG", "TZ":
+		case "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME", "PASSWORD_STORE_DIR": // helpers that keep registry logins need them
+		default:
+			if !strings.HasPrefix(name, "KITBOX_") {
+				continue
+			}
+		}
+		out = append(out, kv)
+	}
+	return append(out, "GOGC=400", "GOMEMLIMIT=20MiB")
+}
+
+// A BootRequest is the creator's word that a keeper waits for.
+type BootRequest struct {
+	Create   bool `json:"create"`
+	Volatile bool `json:"volatile"`
+}
+
+// BootOptions say what a boot is for.
+type BootOptions struct {
+	// Create says that the sandbox is being made: one whose boot fails or is
+	// given up is removed. Otherwise it is left stopped.
+	Create bool
+
+	// Volatile removes the sandbox as soon as this process ends or calls
+	// [Process.Release].
+	Volatile bool
+
+	Progress func(sandbox.Event) // nil discards
+}
+
+// Boot lets the keeper boot the sandbox and returns when it is ready. A
+// [sandbox.HookError] of the runtime phase leaves it running, which up reports.
+// When ctx ends first the keeper takes back what it has made.
+func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) {
+	if err := Send(p.creator, BootRequest{Create: o.Create, Volatile: o.Volatile}, nil); err != nil {
+		return false, p.died(err)
+	}
+	type end struct {
+		up  bool
+		err error
+	}
+	done := make(chan end, 1)
+	go func() {
+		up, err := p.client.follow(context.Background(), p.creator, o.Progress)
+		done <- end{up, err}
+	}()
+	select {
+	case e := <-done:
+		if errors.Is(e.err, ErrNone) {
+			e.err = p.died(e.err)
+		}
+		if !e.up {
+			p.awaitEnd()
+		}
+		return e.up, e.err
+	case <-ctx.Done():
+	}
+	// The stop is answered when everything is taken back.
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupTime)
+	defer cancel()
+	_, serr := p.client.Stop(stop, StopRequest{Remove: o.Create})
+	if errors.Is(serr, ErrNone) {
+		serr = nil
+	}
+	p.creator.Close()
+	<-done
+	p.awaitEnd()
+	return false, errors.Join(context.Cause(ctx), serr)
+}
+
+// awaitEnd waits for a keeper whose boot is over without a sandbox. It has nothing
+// left to do but to end, and whoever is told that the boot failed may look for it.
+func (p *Process) awaitEnd() {
+	p.creator.Close()
+	ended := make(chan struct{})
+	go func() { _, _ = p.proc.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(exitTime):
+	}
+}
+
+// died explains a keeper that hung up, by what it logged last.
+func (p *Process) died(err error) error {
+	line := ""
+	if b, rerr := readTail(filepath.Join(p.client.Dir, LogName), 4<<10); rerr == nil {
+		for l := range strings.Lines(string(b)) {
+			if l = strings.TrimSpace(l); l != "" {
+				line = l
+			}
+		}
+	}
+	if line == "" {
+		return fmt.Errorf("the sandbox's keeper died: %w", err)
+	}
+	return fmt.Errorf("the sandbox's keeper died: %s", line)
+}
+
+// Release gives up the connection of the creator. The keeper lives on, unless
+// the boot was volatile or never asked for.
+func (p *Process) Release() {
+	p.creator.Close()
+	p.proc.Release()
+}
+
+// Wait waits for the keeper's process to end; for tests and for a keeper that
+// was told to stop by this process.
+func (p *Process) Wait() { p.proc.Wait() }
+
+// openLog opens the keeper's log for appending. A long one is begun again, with
+// the one before kept, so that no sandbox fills a disk with it.
+func openLog(dir string) (*os.File, error) {
+	name := filepath.Join(dir, LogName)
+	if st, err := os.Stat(name); err == nil && st.Size() > maxLog {
+		if err := os.Rename(name, name+".1"); err != nil {
+			return nil, err
+		}
+	}
+	return os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+func readTail(name string, n int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > n {
+		if _, err := f.Seek(-n, io.SeekEnd); err != nil {
+			return nil, err
+		}
+	}
+	return io.ReadAll(f)
+}

@@ -1,0 +1,370 @@
+package artifact_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/tck"
+	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
+)
+
+// spoilers has, for every rule, an artifact made wrong on purpose and nothing
+// else.
+var spoilers = []struct {
+	id, what string
+	make     func(*testing.T) product
+}{
+	{"SPEC-v3 §9.3/descriptor-annotation", "a manifest without a descriptor", func(t *testing.T) product {
+		p := twice(t)
+		delete(p.images[1].annotations, annotation.Descriptor)
+		return p
+	}},
+	{"SPEC-v3 §9.1/descriptor-valid", "an unknown key", spoilWorkload(func(t *testing.T, im *built) {
+		text := strings.Replace(im.annotations[annotation.Descriptor], `"version":`, `"vresion":"1","version":`, 1)
+		im.annotations[annotation.Descriptor] = text
+	})},
+	{"SPEC-v3 §9.2/versioned-provides", "a provide without a version", spoilMixin(func(t *testing.T, im *built) {
+		text := `{"schemaVersion":"3","kind":"mixin","provides":["m"]}`
+		im.annotations[annotation.Descriptor] = text
+		delete(im.annotations, annotation.Version)
+		im.layers = im.layers[:1]
+		im.layers[0] = append(im.layers[0], reg("usr/share/sandbox/kit/m/kit.yaml", text))
+	})},
+	{"SPEC-v3 §9.3/descriptor-compact", "blanks", spoilMixin(func(t *testing.T, im *built) {
+		im.annotations[annotation.Descriptor] = strings.Replace(im.annotations[annotation.Descriptor], ":", ": ", 1)
+	})},
+	{"SPEC-v3 §9.3/annotations-agree", "a title nobody stated", spoilMixin(annotate(annotation.Title, "M"))},
+	{"SPEC-v3 §9.3/annotations-agree", "a missing version", spoilMixin(annotate(annotation.Version, ""))},
+	{"SPEC-v3 §9.3/annotations-agree", "another capability list", spoilWorkload(annotate(annotation.Capabilities, "x/y@1"))},
+	{"SPEC-v3 §9.3/built-by-form", "not JSON", spoilMixin(annotate(annotation.BuiltBy, "me"))},
+	{"SPEC-v3 §9.3/built-by-form", "no version", spoilMixin(annotate(annotation.BuiltBy, `{"name":"x"}`))},
+	{"SPEC-v3 §9.3/created-rfc3339", "a date alone", spoilMixin(annotate(annotation.Created, "2026-01-01"))},
+	{"SPEC-v3 §9.3/no-revision-no-base", "a revision", spoilMixin(annotate("org.opencontainers.image.revision", "abc"))},
+	{"SPEC-v3 §9.3/no-revision-no-base", "a base", spoilMixin(annotate("org.opencontainers.image.base.name", "abc"))},
+	{"SPEC-v3 §9.3/annotations-promoted", "an index that says less", func(t *testing.T) product {
+		p := twice(t)
+		delete(p.index, annotation.Title)
+		return p
+	}},
+	{"SPEC-v3 §9.5/declarations-platform-independent", "another builder for one platform", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1].annotations[annotation.BuiltBy] = `{"name":"other","version":"1"}`
+		return p
+	}},
+	{"SPEC-v3 §10/plain-image", "an artifact type", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.ArtifactType = "application/x" }
+	})},
+	{"SPEC-v3 §10/plain-image", "a config of another type", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Config.MediaType = "application/x" }
+	})},
+	{"SPEC-v3 §10/plain-image", "a layer of another type", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].MediaType = "application/x" }
+	})},
+	{"SPEC-v3 §10/platform-stated", "no architecture", spoilMixin(func(_ *testing.T, im *built) {
+		im.image = func(c *ocispec.Image) { c.Architecture = "" }
+	})},
+	{"SPEC-v3 §10/platform-stated", "another than the index says", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1].image = func(c *ocispec.Image) { c.Architecture = "riscv64" }
+		return p
+	}},
+	{"SPEC-v3 §10/layers-intact", "a diff id that is another's", spoilMixin(func(_ *testing.T, im *built) {
+		im.image = func(c *ocispec.Image) { c.RootFS.DiffIDs[0] = c.RootFS.DiffIDs[1] }
+	})},
+	{"SPEC-v3 §10/layers-intact", "a diff id too many", spoilMixin(func(_ *testing.T, im *built) {
+		im.image = func(c *ocispec.Image) { c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, c.RootFS.DiffIDs[0]) }
+	})},
+	{"SPEC-v3 §10/layers-intact", "a blob cut short", spoilMixin(func(_ *testing.T, im *built) {
+		im.blob = func(n int, b []byte) []byte { return b[:len(b)-9+n] }
+	})},
+	{"SPEC-v3 §10/layers-intact", "another blob", spoilMixin(func(_ *testing.T, im *built) {
+		im.blob = func(_ int, b []byte) []byte { b = bytes.Clone(b); b[4]++; return b } // the time in a gzip header
+	})},
+	{"SPEC-v3 §10/layers-intact", "a missing blob", spoilMixin(func(_ *testing.T, im *built) {
+		im.blob = func(n int, b []byte) []byte { return nil }
+	})},
+	{"SPEC-v3 §10/entries-contained", "a path upwards", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/../../etc/x", ""))
+	})},
+	{"SPEC-v3 §10/entries-contained", "a hard link to nothing", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], file{Header: tarLink("opt/x", "opt/none")})
+	})},
+	{"SPEC-v3 §3.5/workload-has-content", "nothing but sources", func(t *testing.T) product {
+		im := workload(t, "amd64")
+		im.layers = im.layers[1:]
+		im.describe(t, "w", `{"schemaVersion":"3","kind":"workload","build":"FROM scratch\n"}`)
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §10/workload-launches", "neither entrypoint nor command", spoilWorkload(func(_ *testing.T, im *built) { im.config.Entrypoint = nil })},
+	{"SPEC-v3 §10/sources-staged", "another descriptor staged", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[1][0] = reg("usr/share/sandbox/kit/m/kit.yaml", `{"schemaVersion":"3","kind":"mixin","provides":["m@2"]}`)
+	})},
+	{"SPEC-v3 §10/sources-staged", "none staged", spoilMixin(func(_ *testing.T, im *built) { im.layers = im.layers[:1] })},
+	{"SPEC-v3 §10/recipe-staged", "no recipe staged", spoilWorkload(func(_ *testing.T, im *built) {
+		im.layers[1] = slices.Delete(im.layers[1], 1, 2)
+	})},
+	{"SPEC-v3 §10/overlay-home-ownership", "a home of another user", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], dir("home", 1000)) })},
+	{"SPEC-v3 §10/overlay-home-ownership", "an agent's home of root", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], dir("home/agent", 0)) })},
+	{"SPEC-v3 §10/overlay-links-resolve", "a dangling link", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], link("opt/m/x", "none")) })},
+	{"SPEC-v3 §10/overlay-links-resolve", "links in a circle", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], link("opt/m/x", "x")) })},
+	{"SPEC-v3 §10/mixin-config-delta", "the base's PATH", spoilMixin(func(_ *testing.T, im *built) { im.config.Env = []string{"PATH=/usr/bin:/bin:/opt"} })},
+	{"SPEC-v3 §9.6/workload-only", "a mixin's package", func(t *testing.T) product {
+		im := mixin(t)
+		im.describe(t, "m", `{"schemaVersion":"3","kind":"mixin","provides":["m@1","deb/oak@2.1"]}`)
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §9.6/installed-only", "a package that was removed", provides("ash@1")},
+	{"SPEC-v3 §9.6/installed-only", "a package that never was", provides("elm@1")},
+	{"SPEC-v3 §9.6/prerelease-dropped", "a pre-release", provides("fir@1")},
+	{"SPEC-v3 §9.6/version-is-upstream-core", "a packaging suffix", func(t *testing.T) product {
+		im := workload(t, "amd64")
+		im.describe(t, "w", strings.Replace(workloadText, "oak@2.1", "oak@2.1-3", 1))
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §9.6/agreed-across-platforms", "a package that one platform lacks", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1].layers[0][7].data = ""
+		return p
+	}},
+	{"SPEC-v3 §9.6/every-package-stated", "a package nobody states", func(t *testing.T) product {
+		im := workload(t, "amd64")
+		im.describe(t, "w", strings.Replace(workloadText, `,"deb/oak@2.1"`, "", 1))
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §10/merged-set-carries-sources", "a Kit without sources", spoilSet(func(_ *testing.T, im *built) { im.layers[3] = nil })},
+	{"SPEC-v3 §10/merged-set-carries-sources", "sources that cannot be read", spoilSet(func(_ *testing.T, im *built) { im.layers[3][0].data = "{" })},
+	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit", spoilSet(func(_ *testing.T, im *built) {
+		im.layers[2] = append(im.layers[2], reg("etc/env.sh", "other"))
+	})},
+	{"SPEC-v3 §9.5/licenses-union", "a license left out", respell(`"licenses":["MIT"],`, ``)},
+	{"SPEC-v3 §9.5/provides-union", "a provide left out", respell(`"m@1",`, ``)},
+	{"SPEC-v3 §9.5/internal-requires-dropped", "a require of its own", respell(`["outside >= 2"]`, `["outside >= 2","m"]`)},
+	{"agent-context@1/content-file-present", "guidance that is not shipped", spoilWorkload(func(_ *testing.T, im *built) { im.layers[1] = im.layers[1][:2] })},
+	{"agent-skill@1/content-present", "a skill that is a link", spoilWorkload(func(_ *testing.T, im *built) {
+		im.layers[0][8] = link("usr/share/skills/s/SKILL.md", "/etc/passwd")
+	})},
+	{"sbx@1/posix-shell-present", "no sh", spoilWorkload(func(_ *testing.T, im *built) { im.layers[0][3] = link("usr/bin/sh", "zsh") })},
+	{"sbx@1/posix-shell-present", "a FIFO", spoilWorkload(func(_ *testing.T, im *built) { im.layers[0][2].Typeflag, im.layers[0][2].data = '6', "" })},
+	{"sbx@1/bash-present", "a bash for root alone", spoilWorkload(func(_ *testing.T, im *built) { im.layers[0][1].Mode = 0o750 })},
+	{"sbx@1/image-declares-user", "no user", spoilWorkload(func(_ *testing.T, im *built) { im.config.User = "" })},
+	{"sbx@1/user-resolves-in-passwd", "a user nobody knows", spoilWorkload(func(_ *testing.T, im *built) { im.config.User = "nobody" })},
+	{"sbx@1/bash-env-names-a-shipped-file", "a file that is not there", spoilWorkload(func(_ *testing.T, im *built) { im.config.Env = []string{"BASH_ENV=/none"} })},
+	{"sbx@1/bash-env-names-a-shipped-file", "no such variable", spoilWorkload(func(_ *testing.T, im *built) { im.config.Env = nil })},
+	{"SPEC-v3 §3.5/workload-base-should-match-runtime", "no git", spoilWorkload(func(_ *testing.T, im *built) { im.layers[0][11] = reg("x", "") })},
+	{"SPEC-v3 §3.5/workload-base-should-match-runtime", "an agent of another uid", spoilWorkload(func(_ *testing.T, im *built) {
+		im.layers[0][5].data = strings.Replace(im.layers[0][5].data, ":1000:", ":1001:", 1)
+	})},
+	{"SPEC-v3 §3.3/comment-descriptor-no-content", "a recipe in a recipe", spoilWorkload(func(_ *testing.T, im *built) {
+		im.layers[1][1].data = "# syntax=docker/sandbox-kit:3\n# kit:\n#   kind: workload\nFROM base\n"
+	})},
+	{"SPEC-v3 §4/licenses-spdx", "a license nobody lists", func(t *testing.T) product {
+		im := workload(t, "amd64")
+		im.describe(t, "w", strings.Replace(workloadText, `["MIT"]`, `["MIT","Freeware"]`, 1))
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §5.3/one-workload", "two", restage(3, `"kind":"mixin"`, `"kind":"workload"`)},
+	{"SPEC-v3 §5.3/one-provider-per-name", "two providers", restage(3, `"provides":["m@1"]`, `"provides":["m@1","w@9"]`)},
+	{"SPEC-v3 §5.3/conflicts-fail", "a Kit that cannot stand another", restage(3, `["enemy"]`, `["enemy","w"]`)},
+	{"SPEC-v3 §5.3/integrates-violation-fails", "too old a partner", restage(3, `["x >= 1"]`, `["w >= 9"]`)},
+	{"SPEC-v3 §5.3/dependency-order", "Kits that require each other", restage(1, `"provides":`, `"requires":["m"],"provides":`)},
+	{"SPEC-v3 §6/required-arg-supplied", "a required argument not bound", respell(`,"must":"x"`, ``)},
+	{"SPEC-v3 §9.5/re-export-restates-contract", "a default that went", respell(`"host":{"default":"c.example"}`, `"host":{}`)},
+	{"SPEC-v3 §9.5/relations-merged", "a conflict left out", respell(`"conflicts":["enemy"],`, ``)},
+	{"SPEC-v3 §9.5/relations-merged", "a require left out", respell(`"requires":["outside >= 2"],`, ``)},
+	{"SPEC-v3 §9.5/capabilities-merged", "a host left out", respell(`"b.example",`, ``)},
+	{"SPEC-v3 §9.5/capabilities-merged", "a port left out", respell(`"container":80`, `"container":81`)},
+	{"SPEC-v3 §9.5/capabilities-merged", "a type left out", respell(`{"type":"com.docker.sandbox/sbx@1"`, `{"optional":true,"type":"x.example/y@1"`)},
+	{"SPEC-v3 §9.5/capabilities-merged", "a hook left out", respell(`,{"command":"two"}`, ``)},
+	{"SPEC-v3 §9.5/capabilities-merged", "hooks in another order", respell(`{"command":"one"},{"command":"two"}`, `{"command":"two"},{"command":"one"}`)},
+	{"SPEC-v3 §9.5/capabilities-merged", "a file with another content", respell(`"content":"x"`, `"content":"y"`)},
+	{"SPEC-v3 §9.5/capabilities-merged", "what became optional", respell(`{"type":"com.docker.sandbox/port@1",`, `{"optional":true,"type":"com.docker.sandbox/port@1",`)},
+	{"SPEC-v3 §9.5/capabilities-merged", "Kits with one file", restage(1, `"capabilities":[`, `"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"files":[{"path":"/f","content":"z"}]}},`)},
+	{"SPEC-v3 §9.5/layers-preserved", "a layer left out", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers = slices.Delete(p.images[0].layers, 2, 3)
+		return p
+	}},
+	{"SPEC-v3 §9.5/layers-preserved", "a layer between", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers = slices.Insert(p.images[0].layers, 1, []file{reg("opt/x", "")})
+		return p
+	}},
+	{"SPEC-v3 §9.5/capability-name-first", "another label", respell(`"name":"Net"`, `"name":"Web"`)},
+	{"SPEC-v3 §7.1.1/publishing", "a group that became required", respell(`{"group":{"optional":true,`, `{"group":{`)},
+	{"SPEC-v3 §7.1.1/provenance", "a Kit that is not listed", respell(`{"kit":"r.example/m:1","path":"capabilities[2]"}`, `{"kit":"r.example/o:1","path":"capabilities[2]"}`)},
+	{"SPEC-v3 §7.1.1/provenance", "a place that is not there", respell(`{"kit":"r.example/m:1","path":"capabilities[2]"}`, `{"kit":"r.example/m:1","path":"capabilities[7]"}`)},
+	{"acp@1/optional-for-compatibility", "a required protocol", asks(`{"type":"com.docker.sandbox/acp@1","config":{"agent":"m","command":"m acp"}}`)},
+	{"acp@1/optional-for-compatibility", "one in a required group", asks(`{"group":{"capabilities":[{"type":"com.docker.sandbox/acp@1","config":{"agent":"m","command":"m acp"}}]}}`)},
+	{"privileged@1/description-says-why", "no reason", asks(`{"type":"com.docker.sandbox/privileged@1"}`)},
+	{"resources@1/workload-owns-declaration", "a mixin's", asks(`{"type":"com.docker.sandbox/resources@1","config":{"cpu":1}}`)},
+	{"agent-skill@1/frontmatter-names-skill", "no frontmatter", skill("# s\n")},
+	{"agent-skill@1/frontmatter-names-skill", "another name", skill("---\nname: t\ndescription: x\n---\n")},
+	{"agent-skill@1/frontmatter-names-skill", "no description", skill("---\nname: s\ndescription: \"\"\n---\n")},
+	{"agent-skill@1/frontmatter-names-skill", "no mapping", skill("---\n- s\n---\n")},
+
+	{"SPEC-v3 §3.4/kit-published-reference", "a directory", saysOf(`"kits":[{"ref":"./x","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"}]`)},
+	{"SPEC-v3 §3.4/set-declares-no-recipe", "a recipe", saysOf(`"build":"FROM x\n","kits":[{"ref":"r.example/x:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"}]`)},
+	{"SPEC-v3 §3.4/set-has-kits", "none", saysOf(`"kits":[]`)},
+	{"SPEC-v3 §3.4/set-kind-never-published", "the kind", says(`{"schemaVersion":"3","kind":"set","kits":[{"ref":"r.example/x:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"}]}`)},
+	{"SPEC-v3 §4/schema-version-3", "another", says(`{"schemaVersion":"4","kind":"mixin"}`)},
+	{"SPEC-v3 §4/sandbox-spelling-not-written", "the old kind", says(`{"schemaVersion":"3","kind":"sandbox"}`)},
+	{"SPEC-v3 §4/dockerfile-inside-context", "a recipe elsewhere", saysOf(`"dockerfile":"../x"`)},
+	{"SPEC-v3 §5/requires-literal", "a reference", saysOf(`"args":{"a":{"default":"x"}},"requires":["${{ kit.args.a }}"]`)},
+	{"SPEC-v3 §5.1/namespace-reverse-dns", "one label", saysOf(`"provides":["single/x@1"]`)},
+	{"SPEC-v3 §6/arg-key-grammar", "a hyphen", saysOf(`"args":{"a-b":{"default":"x"}}`)},
+	{"SPEC-v3 §6/references-declared", "nobody's", saysOf(`"capabilities":[{"type":"com.docker.sandbox/volume@1","config":{"path":"/${{ kit.args.none }}"}}]`)},
+	{"SPEC-v3 §6/env-expanded", "in a key", saysOf(`"capabilities":[{"type":"x.example/y@1","config":{"${{ kit.env.A }}":1}}]`)},
+	{"SPEC-v3 §7/name-round-trip", "a number", saysOf(`"capabilities":[{"type":"com.docker.sandbox/privileged@1","name":1}]`)},
+	{"SPEC-v3 §7.1.1/group-grammar", "an empty group", saysOf(`"capabilities":[{"group":{"capabilities":[]}}]`)},
+	{"acp@1/config-valid", "a versioned agent", saysOf(`"capabilities":[{"type":"com.docker.sandbox/acp@1","optional":true,"config":{"agent":"m@1","command":"m"}}]`)},
+	{"agent-interactive-sessions@1/list-matches-agent-sessions", "two lists", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-sessions@1","config":{"list":"a"}},{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"list":"b"}}]`)},
+	{"agent-interactive-sessions@1/new-session-matches-lifecycle-interactive", "two tails", saysOf(`"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"x"}],"interactive":["-a"]}},{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"newSession":["-b"]}}]`)},
+	{"agent-interactive-sessions@1/prompt-placeholder-required", "no prompt", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"prompt":["-p"]}}]`)},
+	{"agent-interactive-sessions@1/session-id-placeholder-required", "no session", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"resume":["-r"]}}]`)},
+	{"agent-sessions@1/prompt-placeholder-required", "no prompt", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-sessions@1","config":{"prompt":["-p"]}}]`)},
+	{"agent-sessions@1/session-id-placeholder-required", "no session", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-sessions@1","config":{"resume":["-r"]}}]`)},
+	{"agent-skill@1/name-valid", "two components", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-skill@1","config":{"path":"/s","name":"a/b"}}]`)},
+	{"agent-skill@1/source-literal", "a reference", saysOf(`"args":{"a":{"default":"x"}},"capabilities":[{"type":"com.docker.sandbox/agent-skill@1","config":{"path":"/${{ kit.args.a }}"}}]`)},
+	{"credential@1/name-or-inject", "neither", saysOf(`"capabilities":[{"type":"com.docker.sandbox/credential@1","config":{"service":"s","phase":"runtime","apiKey":{}}}]`)},
+	{"credential@1/one-of-apikey-oauth", "neither", saysOf(`"capabilities":[{"type":"com.docker.sandbox/credential@1","config":{"service":"s","phase":"runtime"}}]`)},
+	{"git-identity@1/no-config", "a config", saysOf(`"capabilities":[{"type":"com.docker.sandbox/git-identity@1","config":{}}]`)},
+	{"long-running@1/no-config", "a config", saysOf(`"capabilities":[{"type":"com.docker.sandbox/long-running@1","config":{}}]`)},
+	{"network-policy@2/bounded-allow-hosts-literal", "a wildcard", saysOf(`"capabilities":[{"type":"com.docker.sandbox/network-policy@2","config":{"runtime":{"allow":[{"hosts":["*.example"],"methods":["GET"]}]}}}]`)},
+}
+
+func spoilWorkload(f func(*testing.T, *built)) func(*testing.T) product {
+	return func(t *testing.T) product { im := workload(t, "amd64"); f(t, im); return product{images: []*built{im}} }
+}
+
+func spoilMixin(f func(*testing.T, *built)) func(*testing.T) product {
+	return func(t *testing.T) product { im := mixin(t); f(t, im); return product{images: []*built{im}} }
+}
+
+func spoilSet(f func(*testing.T, *built)) func(*testing.T) product {
+	return func(t *testing.T) product { im := set(t); f(t, im); return product{images: []*built{im}} }
+}
+
+// respell replaces text in what a set publishes.
+func respell(old, now string) func(*testing.T) product {
+	return spoilSet(func(t *testing.T, im *built) {
+		text := im.annotations[annotation.Descriptor]
+		if !strings.Contains(text, old) {
+			t.Fatalf("%s is not in %s", old, text)
+		}
+		im.describe(t, "both", strings.Replace(text, old, now, 1))
+	})
+}
+
+// restage replaces text in the staged sources of one Kit of a set: layer 1 is
+// the workload's, 3 the mixin's.
+func restage(layer int, old, now string) func(*testing.T) product {
+	return spoilSet(func(t *testing.T, im *built) {
+		f := &im.layers[layer][0]
+		if !strings.Contains(f.data, old) {
+			t.Fatalf("%s is not in %s", old, f.data)
+		}
+		f.data = strings.Replace(f.data, old, now, 1)
+	})
+}
+
+// asks is a mixin with these capabilities.
+func asks(entries string) func(*testing.T) product {
+	return func(t *testing.T) product {
+		im := mixin(t)
+		im.describe(t, "m", strings.Replace(mixinText, `"provides"`, `"capabilities":[`+entries+`],"provides"`, 1))
+		return product{images: []*built{im}}
+	}
+}
+
+// says is a mixin that publishes a descriptor which is not valid.
+func says(text string) func(*testing.T) product {
+	return spoilMixin(func(_ *testing.T, im *built) { im.annotations = map[string]string{annotation.Descriptor: text} })
+}
+
+// saysOf is one with these members in place of the kind and the provides.
+func saysOf(members string) func(*testing.T) product {
+	return says(`{"schemaVersion":"3","kind":"mixin",` + members + `}`)
+}
+
+// skill is a workload whose SKILL.md reads so.
+func skill(text string) func(*testing.T) product {
+	return spoilWorkload(func(_ *testing.T, im *built) { im.layers[0][8].data = text })
+}
+
+func provides(entry string) func(*testing.T) product {
+	return spoilWorkload(func(t *testing.T, im *built) {
+		im.describe(t, "w", strings.Replace(workloadText, `"deb/oak@2.1"`, `"deb/oak@2.1","deb/`+entry+`"`, 1))
+	})
+}
+
+func annotate(key, value string) func(*testing.T, *built) {
+	return func(_ *testing.T, im *built) {
+		if im.annotations[key] = value; value == "" {
+			delete(im.annotations, key)
+		}
+	}
+}
+
+func tarLink(name, to string) tar.Header {
+	return tar.Header{Name: name, Linkname: to, Typeflag: tar.TypeLink}
+}
+
+// What cannot be broken without the statement beside it.
+var alone = map[string][]string{
+	"SPEC-v3 §9.1/descriptor-valid":     {"SPEC-v3 §10/sources-staged"}, // what is staged is what was meant
+	"SPEC-v3 §9.5/capabilities-merged":  {"SPEC-v3 §7.1.1/provenance"},  // an entry in the place of another
+	"SPEC-v3 §3.5/workload-has-content": {"SPEC-v3 §3.5/workload-base-should-match-runtime"},
+	"sbx@1/posix-shell-present":         {"SPEC-v3 §3.5/workload-base-should-match-runtime"},
+	"sbx@1/bash-present":                {"SPEC-v3 §3.5/workload-base-should-match-runtime"},
+	"sbx@1/user-resolves-in-passwd":     {"SPEC-v3 §3.5/workload-base-should-match-runtime"},
+}
+
+func TestEveryRuleIsSeenToFail(t *testing.T) {
+	seen := map[string]bool{"SPEC-v3 §10/has-layer": true} // below
+	for _, s := range spoilers {
+		seen[s.id] = true
+		t.Run(s.id+", "+s.what, func(t *testing.T) {
+			r := judge(t, s.make(t), "")
+			got := broken(r)
+			// Of a descriptor that is not valid, more may be wrong.
+			if doc, ds := spec.Decode([]byte(s.make(t).images[0].annotations[annotation.Descriptor]), spec.Options{Form: capability.Published}); doc != nil && !ds.HasErrors() && !doc.Validate().HasErrors() {
+				got = slices.DeleteFunc(got, func(id string) bool { return slices.Contains(alone[s.id], id) })
+			} else if i := slices.Index(got, s.id); i >= 0 {
+				got = got[i : i+1]
+			}
+			if !slices.Equal(got, []string{s.id}) {
+				t.Errorf("broken %q: %+v", got, r.Findings)
+			}
+			st, ok := tck.Lookup(s.id)
+			if !ok || st.Level.Binding() && r.OK() {
+				t.Errorf("%s: level %q and verdict %v do not agree", s.id, st.Level, r.OK())
+			}
+			for _, f := range r.Findings {
+				if f.Section == "" || f.Message == "" || strings.Contains(f.Section, "/") || f.Statement == s.id && (f.Outcome == tck.Fail) != st.Level.Binding() {
+					t.Errorf("%+v", f)
+				}
+			}
+		})
+	}
+	for _, id := range rule.Statements() {
+		if !seen[id] {
+			t.Errorf("%s: no artifact breaks it", id)
+		}
+		if _, ok := tck.Lookup(id); !ok {
+			t.Errorf("%s is not in the registry", id)
+		}
+	}
+	for _, v := range judge(t, product{images: []*built{workload(t, "amd64")}}, "").Verdicts {
+		if !slices.Contains(rule.Statements(), v.Statement) && v.Outcome != tck.Waived {
+			t.Errorf("%s is not listed", v.Statement)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package rule
+
+import (
+	"bytes"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kitbox-dev/kitbox/assemble/passwd"
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/agentcontext"
+	"github.com/kitbox-dev/kitbox/capability/sbx"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/spec/content"
+	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
+)
+
+// The account files.
+const (
+	passwdFile = "/etc/passwd"
+	groupFile  = "/etc/group"
+)
+
+func (j *judge) workloadContent() {
+	if j.doc.Kind != spec.KindWorkload {
+		j.skip("not a workload")
+		return
+	}
+	for _, im := range j.Images {
+		found := false
+		tree.Walk(im.Files, "/", func(name string, e tree.Entry) bool {
+			found = e.Kind == tree.File && !under(name, content.StageRoot)
+			return !found
+		})
+		if !found {
+			j.fail(im, "", "its layers hold no file but the staged sources")
+		}
+	}
+}
+
+// stems returns the names under which descriptors are staged, sorted.
+func (im *Image) stems() []string {
+	var out []string
+	for _, stem := range im.Files.Names(content.StageRoot) {
+		if e, ok := im.Files.At(path.Join(content.StageRoot, stem, content.StagedDescriptor)); ok && e.Kind == tree.File {
+			out = append(out, stem)
+		}
+	}
+	return out
+}
+
+// descriptor returns the staged descriptor of a stem as publishing encodes it,
+// and decoded. The document is nil if it cannot be read.
+func (im *Image) descriptor(stem string) ([]byte, *spec.Document) {
+	text, _ := im.Files.Read(path.Join(content.StageRoot, stem, content.StagedDescriptor))
+	doc, ds := spec.Decode(text, spec.Options{Form: capability.Published})
+	if doc == nil || ds.HasErrors() {
+		return nil, nil
+	}
+	b, err := doc.Descriptor.AppendJSON(nil)
+	if err != nil {
+		return nil, nil
+	}
+	return b, doc
+}
+
+// own returns the stem under which the Kit itself is staged, or "".
+func (j *judge) own(im *Image) string {
+	want, err := j.doc.Descriptor.AppendJSON(nil)
+	if err != nil {
+		return ""
+	}
+	for _, stem := range im.stems() {
+		if got, _ := im.descriptor(stem); bytes.Equal(got, want) {
+			return stem
+		}
+	}
+	return ""
+}
+
+// Recipe returns where the Kit with these annotations stages its own recipe, or
+// "" if it stages none.
+func Recipe(annotations map[string]string, v tree.View) string {
+	doc, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor]))
+	if err != nil {
+		return ""
+	}
+	j := &judge{doc: doc}
+	stem := j.own(&Image{Files: v})
+	name := path.Join(content.StageRoot, stem, content.StagedRecipe)
+	if e, ok := v.At(name); stem == "" || !ok || e.Kind != tree.File {
+		return ""
+	}
+	return name
+}
+
+func (j *judge) staged() {
+	for _, im := range j.Images {
+		switch stems := im.stems(); {
+		case len(stems) == 0:
+			j.fail(im, content.StageRoot, "there is no %s below it", content.StagedDescriptor)
+		case j.own(im) == "":
+			j.fail(im, path.Join(content.StageRoot, strings.Join(stems, ","), content.StagedDescriptor), "does not say what the descriptor annotation says")
+		}
+	}
+}
+
+func (j *judge) recipe() {
+	switch d := j.doc; {
+	case len(d.Kits) > 0:
+		j.skip("a set has no recipe")
+		return
+	case d.Kind != spec.KindWorkload && d.Build == "" && d.Dockerfile == "":
+		j.skip("nothing says that the Kit has a recipe")
+		return
+	}
+	for _, im := range j.Images {
+		stem := j.own(im)
+		if stem == "" {
+			j.skip("the descriptor is not staged")
+			continue
+		}
+		at := path.Join(content.StageRoot, stem, content.StagedRecipe)
+		if e, ok := im.Files.At(at); !ok || e.Kind != tree.File {
+			j.fail(im, at, "is missing")
+		}
+	}
+}
+
+// The owners that every base gives these directories.
+const (
+	homeDir  = "/home"
+	agentDir = "/home/agent"
+	agentUID = 1000
+)
+
+func (j *judge) home() {
+	if j.doc.Kind != spec.KindMixin {
+		j.skip("not a mixin")
+		return
+	}
+	for _, im := range j.Images {
+		for _, want := range []struct {
+			dir string
+			uid int
+		}{{homeDir, 0}, {agentDir, agentUID}} {
+			if e, ok := im.Files.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
+				j.fail(im, want.dir, "belongs to user %d; on every base it would be taken from user %d", e.UID, want.uid)
+			}
+		}
+	}
+}
+
+// floor lists what every base has, so that a mixin's links into it resolve.
+var floor = []string{"/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/git", "/usr/bin/curl", "/dev", "/proc"}
+
+func (j *judge) links() {
+	if j.doc.Kind != spec.KindMixin {
+		j.skip("not a mixin")
+		return
+	}
+	for _, im := range j.Images {
+		n := 0
+		tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+			if e.Kind != tree.Symlink || reaches(im.Files, p, e.Link) {
+				return true
+			}
+			if n++; n <= few {
+				j.fail(im, p, "leads to %q, which the mixin does not ship", e.Link)
+			}
+			return true
+		})
+		if n > few {
+			j.fail(im, "", "%d more lead to what the mixin does not ship", n-few)
+		}
+	}
+}
+
+// few is how many of many alike findings are listed.
+const few = 5
+
+// reaches reports whether a link leads to what is shipped, or to what every base
+// has.
+func reaches(v tree.View, at, link string) bool {
+	to := link
+	if !path.IsAbs(to) {
+		to = path.Join(path.Dir(at), to)
+	}
+	if slices.ContainsFunc(floor, func(f string) bool { return under(path.Clean(to), f) }) {
+		return true
+	}
+	_, _, ok := tree.Resolve(v, at)
+	return ok
+}
+
+// requests returns the entries of a type, members of groups included.
+func (j *judge) requests(typ string) []capability.Request {
+	return slices.DeleteFunc(j.doc.Requests(), func(r capability.Request) bool { return r.Type != typ })
+}
+
+func (j *judge) guidance() {
+	rs := j.requests(agentcontext.Type)
+	any := false
+	for _, r := range rs {
+		c, ok := agentcontext.Peek(r)
+		if !ok || c.ContentFile == "" || capability.HasReference(c.ContentFile) {
+			continue
+		}
+		any = true
+		for _, im := range j.Images {
+			if _, e, ok := tree.Resolve(im.Files, c.ContentFile); !path.IsAbs(c.ContentFile) || !ok || e.Kind != tree.File {
+				j.fail(im, c.ContentFile, "is not a file of the image")
+			}
+		}
+	}
+	if !any {
+		j.skip("no guidance is named as a file")
+	}
+}
+
+// operated reports whether the Kit is a workload that declares sbx@1.
+func (j *judge) operated() bool {
+	if j.doc.Kind == spec.KindWorkload && len(j.requests(sbx.Type)) > 0 {
+		return true
+	}
+	j.skip("not a workload with " + sbx.Type)
+	return false
+}
+
+func (j *judge) declaresUser() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.Images {
+		if im.Config.Config.User == "" {
+			j.fail(im, "config.User", "is empty")
+		}
+	}
+}
+
+// user resolves the user of an image in its own account files.
+func (im *Image) user() (passwd.User, error) {
+	accounts, _ := tree.Text(im.Files, passwdFile)
+	groups, _ := tree.Text(im.Files, groupFile)
+	return passwd.Resolve(accounts, groups, im.Config.Config.User)
+}
+
+func (j *judge) userResolves() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.Images {
+		if im.Config.Config.User == "" {
+			j.skip("the image declares no user")
+		} else if _, err := im.user(); err != nil {
+			j.fail(im, "config.User", "%v", err)
+		}
+	}
+}
+
+func (j *judge) shell(name string) {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.Images {
+		real, e, ok := tree.Resolve(im.Files, name)
+		u, err := im.user()
+		switch {
+		case !ok:
+			j.fail(im, name, "is not there, or leads nowhere")
+		case e.Kind != tree.File:
+			j.fail(im, name, "%s is not an ordinary file", real)
+		case err != nil:
+			if e.Mode&0o111 == 0 {
+				j.fail(im, name, "%s cannot be executed", real)
+			}
+		case !e.Executable(u.UID, u.GID):
+			j.fail(im, name, "%s (mode %#o, owner %d:%d) cannot be executed by user %d:%d", real, e.Mode, e.UID, e.GID, u.UID, u.GID)
+		}
+	}
+}
+
+func (j *judge) bashEnv() {
+	if !j.operated() {
+		return
+	}
+	for _, im := range j.Images {
+		value, stated := "", false
+		for _, kv := range im.Config.Config.Env {
+			if k, v, _ := strings.Cut(kv, "="); k == "BASH_ENV" {
+				value, stated = v, true
+			}
+		}
+		_, e, ok := tree.Resolve(im.Files, value)
+		switch {
+		case !stated:
+			j.fail(im, "config.Env", "BASH_ENV is not set: what the sandbox adds to the environment later does not reach the agent")
+		case !path.IsAbs(value):
+			j.fail(im, "config.Env", "BASH_ENV is %q, which is not absolute", value)
+		case !ok || e.Kind != tree.File:
+			j.fail(im, value, "is what BASH_ENV names, and not a file of the image")
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package rule
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/capability/acp"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/spec/lint"
+	"github.com/kitbox-dev/kitbox/tck"
+)
+
+// The media types of docker, which name the same documents.
+const (
+	dockerConfig = "application/vnd.docker.container.image.v1+json"
+	dockerLayer  = "application/vnd.docker.image.rootfs.diff.tar"
+)
+
+const (
+	idRevision   = "org.opencontainers.image.revision"
+	idBasePrefix = "org.opencontainers.image.base."
+	emptyMedia   = ocispec.MediaTypeEmptyJSON
+	layerOCI     = ocispec.MediaTypeImageLayer
+)
+
+// descriptorText is the descriptor annotation of the manifest.
+func (im *Image) descriptorText() string { return im.Manifest.Annotations[annotation.Descriptor] }
+
+// descriptor reports what the grammar found, under the grammar's own statements
+// where it names one.
+func (j *judge) descriptor() {
+	if j.text == "" {
+		j.skip("there is no descriptor")
+		return
+	}
+	for _, d := range j.grammar {
+		id, o := d.Statement, tck.Warn
+		if j.hasRule(id) {
+			continue // reported there
+		}
+		if !slices.Contains(grammarIDs, id) {
+			id = idValid
+		}
+		if d.Severity == spec.Error {
+			o = tck.Fail
+		}
+		j.report(o, id, "", d.Path, "%s", d.Message)
+	}
+	if j.doc == nil && len(j.findings) == 0 {
+		j.fail(nil, annotation.Descriptor, "holds no descriptor")
+	}
+}
+
+// hasRule reports whether a rule of its own looks after what the grammar also
+// warns about.
+func (j *judge) hasRule(id string) bool {
+	return j.doc != nil && slices.ContainsFunc(rules, func(r rule) bool { return r.id == id && r.judge != nil })
+}
+
+// linted reports what the linter knows of the current statement, in the
+// grammar's words where that says it too.
+func (j *judge) linted() {
+	seen := map[string]bool{}
+	hold := func(d spec.Diagnostic) {
+		if d.Statement == j.rule.id && !seen[d.Path] {
+			seen[d.Path] = true
+			j.fail(nil, d.Path, "%s", d.Message)
+		}
+	}
+	for _, d := range j.grammar {
+		hold(d)
+	}
+	for _, f := range lint.Check(j.doc, lint.Options{}) {
+		hold(f.Diagnostic)
+	}
+}
+
+// acpOptional finds agent protocols that hosts without one have to refuse.
+func (j *judge) acpOptional() {
+	for i, it := range j.doc.Capabilities {
+		at := "capabilities[" + strconv.Itoa(i) + "]"
+		if it.Group == nil {
+			if it.Type == acp.Type && !it.Optional {
+				j.fail(nil, at, "is required: a host that knows no %s refuses the Kit, whose agent runs without", acp.Type)
+			}
+			continue
+		}
+		for n, r := range it.Group.Capabilities {
+			if r.Type == acp.Type && !it.Group.Optional {
+				j.fail(nil, at+".group.capabilities["+strconv.Itoa(n)+"]", "is in a required group")
+			}
+		}
+	}
+}
+
+// carried finds manifests without a descriptor.
+func (j *judge) carried() {
+	for _, im := range j.Images {
+		if im.descriptorText() == "" {
+			j.fail(im, annotation.Descriptor, "the manifest %s has no descriptor", im.Descriptor.Digest)
+		}
+	}
+}
+
+func (j *judge) compact() {
+	v := jsontext.Value(j.text)
+	if !v.IsValid() {
+		j.fail(nil, annotation.Descriptor, "is not JSON")
+		return
+	}
+	if err := v.Compact(); err != nil || string(v) != j.text {
+		j.fail(nil, annotation.Descriptor, "holds blanks that compact JSON has not")
+	}
+}
+
+// annotations reports the faults of every manifest, and of the index, that ours
+// picks. A fault they share is reported once.
+func (j *judge) annotations(ours func(annotation.Fault) bool) {
+	seen := map[annotation.Fault]bool{}
+	hold := func(im *Image, have map[string]string) {
+		for _, f := range annotation.Check(have, j.doc.Descriptor) {
+			if ours(f) && !seen[f] {
+				seen[f] = true
+				j.fail(im, f.Key, "%s", f.Message)
+			}
+		}
+	}
+	for _, im := range j.Images {
+		hold(im, im.Manifest.Annotations)
+	}
+}
+
+// never finds annotations that no Kit has.
+func (j *judge) never() {
+	look := func(im *Image, have map[string]string) {
+		for _, k := range slices.Sorted(maps.Keys(have)) {
+			if k == idRevision || strings.HasPrefix(k, idBasePrefix) {
+				j.fail(im, k, "is present; it is never stated")
+			}
+		}
+	}
+	if j.Index != nil {
+		look(nil, j.Index.Annotations)
+	}
+	for _, im := range j.Images {
+		look(im, im.Manifest.Annotations)
+	}
+}
+
+// promoted compares the index with its manifests.
+func (j *judge) promoted() {
+	if j.Index == nil {
+		j.skip("there is no index")
+		return
+	}
+	first := j.Images[0].Manifest.Annotations
+	for _, k := range annotation.Keys() {
+		want, stated := first[k]
+		got, present := j.Index.Annotations[k]
+		switch {
+		case stated && !present:
+			j.fail(nil, k, "is on the manifests and not on the index")
+		case got != want:
+			j.fail(nil, k, "differs between the index and a manifest")
+		}
+	}
+}
+
+// onePlatform compares the managed annotations of the manifests.
+func (j *judge) onePlatform() {
+	if len(j.Images) < 2 {
+		j.skip("one platform is judged")
+		return
+	}
+	first := j.Images[0]
+	for _, im := range j.Images[1:] {
+		for _, k := range annotation.Keys() {
+			if im.Manifest.Annotations[k] != first.Manifest.Annotations[k] && (k != annotation.Descriptor || im.descriptorText() != "" && first.descriptorText() != "") {
+				j.fail(im, k, "differs from that of %s", first.Platform)
+			}
+		}
+	}
+}
+
+func (j *judge) plain() {
+	if j.Index != nil && j.Index.ArtifactType != "" {
+		j.fail(nil, "artifactType", "the index states %q; a Kit has none", j.Index.ArtifactType)
+	}
+	for _, im := range j.Images {
+		m := im.Manifest
+		if m.ArtifactType != "" {
+			j.fail(im, "artifactType", "the manifest states %q; a Kit has none", m.ArtifactType)
+		}
+		if m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig {
+			j.fail(im, "config.mediaType", "%q is not that of an image config", m.Config.MediaType)
+		}
+		for n, l := range m.Layers {
+			base, _, _ := strings.Cut(strings.TrimSuffix(l.MediaType, ".gzip"), "+")
+			if base != layerOCI && base != dockerLayer && l.MediaType != emptyMedia {
+				j.fail(im, "layers["+strconv.Itoa(n)+"].mediaType", "%q is not that of an image layer", l.MediaType)
+			}
+		}
+	}
+}
+
+func (j *judge) platform() {
+	for _, im := range j.Images {
+		if im.Config.OS == "" || im.Config.Architecture == "" {
+			j.fail(im, "config", "states no operating system or no architecture")
+			continue
+		}
+		if p := im.Descriptor.Platform; p != nil && (p.OS != im.Config.OS || p.Architecture != im.Config.Architecture) {
+			j.fail(im, "config", "states %s; the index says %s/%s", im.Platform, p.OS, p.Architecture)
+		}
+	}
+}
+
+func (j *judge) hasLayer() {
+	for _, im := range j.Images {
+		if len(im.Manifest.Layers) == 0 {
+			j.fail(im, "layers", "the manifest has none")
+		}
+		for n, l := range im.Manifest.Layers {
+			if l.MediaType == emptyMedia || l.Digest == ocispec.DescriptorEmptyJSON.Digest {
+				j.fail(im, "layers["+strconv.Itoa(n)+"]", "is the empty descriptor")
+			}
+		}
+	}
+}
+
+func (j *judge) intact() {
+	for _, im := range j.Images {
+		if l, d := len(im.Manifest.Layers), len(im.Config.RootFS.DiffIDs); l != d {
+			j.fail(im, "config.rootfs", "the manifest has %d layers and the config %d diff ids", l, d)
+		}
+	}
+	for _, f := range j.Broken {
+		j.fail(nil, f.At, "%s", f.Message)
+	}
+}
+
+func (j *judge) contained() {
+	for _, im := range j.Images {
+		for _, f := range im.Layers.Faults {
+			j.fail(im, "", "%s", f)
+		}
+	}
+}
+
+func (j *judge) launches() {
+	if j.doc.Kind != spec.KindWorkload {
+		j.skip("not a workload")
+		return
+	}
+	for _, im := range j.Images {
+		if len(im.Config.Config.Entrypoint) == 0 && len(im.Config.Config.Cmd) == 0 {
+			j.fail(im, "config", "states neither an entrypoint nor a command")
+		}
+	}
+}
+
+// delta finds the elements that every base has in the PATH of a mixin.
+func (j *judge) delta() {
+	if j.doc.Kind != spec.KindMixin {
+		j.skip("not a mixin")
+		return
+	}
+	for _, im := range j.Images {
+		for _, kv := range im.Config.Config.Env {
+			k, v, _ := strings.Cut(kv, "=")
+			elements := strings.Split(v, ":")
+			if k == "PATH" && slices.Contains(elements, "/usr/bin") && slices.Contains(elements, "/bin") {
+				j.fail(im, "config.Env", "PATH is %q, a base's own and not what the mixin adds", v)
+			}
+		}
+	}
+}

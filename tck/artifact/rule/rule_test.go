@@ -1,0 +1,65 @@
+package rule_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/tck"
+	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
+	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
+)
+
+const setText = `{"schemaVersion":"3","kind":"mixin","provides":["a@1","b@1"],"capabilities":[{"type":"com.docker.sandbox/port@1","source":{"kit":"r.example/a:1","path":"capabilities[0]"},"config":{"container":80}}],` +
+	`"kits":[{"ref":"r.example/a:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001","args":{"x":"1"}},` +
+	`{"ref":"r.example/b:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000002"}]}`
+
+// FuzzJudge lets an artifact say anything of itself and of its Kits. Whatever it
+// is, there is a verdict for every rule, and a finding wherever one fails.
+func FuzzJudge(f *testing.F) {
+	const a = `{"schemaVersion":"3","kind":"mixin","provides":["a@1"],"args":{"x":{"default":"2"}},"capabilities":[{"type":"com.docker.sandbox/port@1","config":{"container":80}}]}`
+	f.Add(setText, a, `{"schemaVersion":"3","kind":"mixin","provides":["b@1"]}`, "---\nname: s\n---\n")
+	f.Add(`{"schemaVersion":"3","kind":"workload","capabilities":[{"type":"com.docker.sandbox/sbx@1"},{"type":"com.docker.sandbox/agent-skill@1","config":{"path":"/s"}}]}`, setText, "", "x")
+	f.Add(`{"schemaVersion":"3","kind":"workload","kits":[{"ref":"r.example/a:1"},{"ref":"r.example/a:1"}]}`, "{", setText, "---\n---\n")
+	f.Fuzz(func(t *testing.T, text, first, second, skill string) {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, file := range []struct{ name, data string }{
+			{"usr/share/sandbox/kit/a/kit.yaml", first}, {"usr/share/sandbox/kit/b/kit.yaml", second},
+			{"usr/share/sandbox/kit/own/kit.yaml", text}, {"usr/share/sandbox/kit/own/kit.dockerfile", skill}, {"s/SKILL.md", skill}, {"etc/passwd", first},
+		} {
+			if err := w.WriteHeader(&tar.Header{Name: file.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(file.data))}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write([]byte(file.data)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		files := &tree.Tree{Keep: rule.Keep, Hash: true}
+		if err := files.Add(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		im := &rule.Image{Platform: "linux/amd64", Files: files, Layers: files, Manifest: ocispec.Manifest{Annotations: map[string]string{annotation.Descriptor: text}}}
+		out := rule.Judge(&rule.Subject{Images: []*rule.Image{im}})
+		failed := false
+		for _, v := range out.Verdicts {
+			failed = failed || v.Outcome == tck.Fail
+			if v.Outcome != tck.Pass && v.Message == "" {
+				t.Errorf("%s: %s without a reason", v.Statement, v.Outcome)
+			}
+		}
+		if len(out.Verdicts) < 50 || failed && len(out.Findings) == 0 {
+			t.Errorf("%d verdicts, %d findings", len(out.Verdicts), len(out.Findings))
+		}
+		draft := rule.Judge(&rule.Subject{Images: []*rule.Image{im}, Draft: true})
+		if len(draft.Verdicts) < 50 {
+			t.Errorf("%d verdicts of a draft", len(draft.Verdicts))
+		}
+	})
+}

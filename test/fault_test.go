@@ -1,0 +1,501 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// faultVariable names the file that says where a process of the test stops: who
+// (cli or keeper), before or after which entry of a journal. The first process
+// that comes there takes the file, which then has its number, and stops itself.
+const faultVariable = "KITBOX_TEST_FAULT"
+
+// halt prepares this process, if it is kitbox, for stopping. Only this program
+// does it; kitbox itself has no such place.
+func halt() {
+	file := os.Getenv(faultVariable)
+	if file == "" {
+		return
+	}
+	who := "cli"
+	if os.Args[0] == link.ProcessName {
+		who = "keeper"
+	}
+	journal.Reached = func(p journal.Phase, written bool) {
+		when := "before"
+		if written {
+			when = "after"
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || string(b) != fmt.Sprintf("%s %s %s", who, when, p) {
+			return
+		}
+		mine := fmt.Sprintf("%s.%d", file, os.Getpid())
+		if os.Rename(file, mine) != nil {
+			return // somebody else was faster
+		}
+		if err := os.WriteFile(mine, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+			panic(err)
+		}
+		if err := os.Rename(mine, file+".hit"); err != nil {
+			panic(err)
+		}
+		// All threads stop here until they are killed or told to go on. Sent to
+		// this thread, since another would take its time to notice.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+	}
+}
+
+// faulty is a Kit whose hooks count how often they ran, on its volumes.
+const faulty = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/v"}},
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/bounded","size":"2m"}},
+ {"type":"com.docker.sandbox/lifecycle@1","config":{
+  "install":[{"command":"echo once >>/v/installs"}],
+  "startup":[{"command":"echo boot >>/v/boots"}],
+  "files":[{"path":"/tmp/faulty","content":"x"}]}}]}`
+
+// A fault is a place to stop a command at.
+type fault struct {
+	op    string
+	who   string
+	phase journal.Phase
+}
+
+// faults are all the steps that are recorded of each operation.
+var faults = []fault{
+	{"create", "cli", journal.Creating}, {"create", "cli", journal.Planned}, {"create", "keeper", journal.Booting},
+	{"create", "keeper", journal.InstallBegin}, {"create", "keeper", journal.InstallDone}, {"create", "keeper", journal.Running},
+	{"start", "keeper", journal.Booting}, {"start", "keeper", journal.Running},
+	{"stop", "keeper", journal.Stopping}, {"stop", "keeper", journal.Stopped},
+	{"recreate", "keeper", journal.Stopping}, {"recreate", "keeper", journal.Stopped}, {"recreate", "cli", journal.Recreating},
+	{"recreate", "cli", journal.Stopped}, {"recreate", "keeper", journal.Booting}, {"recreate", "keeper", journal.Running},
+	{"rm", "keeper", journal.Removing}, {"rm of a stopped one", "cli", journal.Removing},
+}
+
+// victims are who is killed while the writer of the entry stands still.
+var victims = []string{"cli", "keeper", "guest", "all"}
+
+// Every process of a sandbox is killed at every step of every operation. The next
+// command goes on or cleans up, what is on volumes stays, and nothing is left.
+func TestEveryProcessKilledAtEveryStep(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", faulty)
+	h.must("run", "-q", "--rm", "--name", "f", "--exec", "w:1", "--", "true") // unpacks
+	n := 0
+	for _, f := range faults {
+		for _, when := range []string{"before", "after"} {
+			for _, victim := range victims {
+				n++
+				if testing.Short() && (victim != "all" && victim != f.who) {
+					continue
+				}
+				t.Run(strings.Join([]string{f.op, f.who, when, string(f.phase), "kill " + victim}, " "), func(t *testing.T) {
+					h := &host{t, h.home}
+					h.faulted(f, when, victim, fmt.Sprintf("f%d", n))
+				})
+			}
+		}
+	}
+}
+
+// faulted runs one operation into a fault and looks at what comes of it.
+func (h *host) faulted(f fault, when, victim, name string) {
+	h.t.Helper()
+	file := filepath.Join(h.t.TempDir(), "fault")
+	h.t.Setenv(faultVariable, file)
+	h.t.Cleanup(func() {
+		_, _ = h.run("rm", name)
+		_, _ = h.run("volume", "rm", name)
+		h.nothing()
+	})
+	h.must("create", "-q", "--name", name, "w:1")
+	h.must("exec", name, "--", "sh", "-c", "echo data >/v/keep; echo data >/bounded/keep; echo layer >/tmp/layer; sync")
+	op := strings.Fields(f.op)[0]
+	args := []string{op, name}
+	switch f.op {
+	case "create":
+		h.must("rm", name) // the volumes stay
+		args = []string{"create", "-q", "--name", name, "w:1"}
+	case "start", "rm of a stopped one":
+		h.must("stop", name)
+	}
+
+	if err := os.WriteFile(file, []byte(fmt.Sprintf("%s %s %s", f.who, when, f.phase)), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	c := h.command(args...)
+	var said strings.Builder
+	c.Stdout, c.Stderr = &said, &said
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	over := make(chan error, 1)
+	go func() { over <- c.Wait() }()
+	writer := 0
+	h.eventually("the step", func() string {
+		select {
+		case err := <-over:
+			h.t.Fatalf("the command ended before: %v: %s", err, said.String())
+		default:
+		}
+		b, err := os.ReadFile(file + ".hit")
+		if err == nil {
+			writer, err = strconv.Atoi(string(b))
+		}
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	h.eventually("it to stand still", func() string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", writer))
+		if err == nil && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T") {
+			return ""
+		}
+		return fmt.Sprintf("%s %v", b, err)
+	})
+	for _, pid := range h.victims(victim, c.Process.Pid, name) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			h.t.Fatal(err)
+		}
+	}
+	if err := syscall.Kill(writer, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+		h.t.Fatal(err)
+	}
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		_ = c.Process.Kill()
+		h.t.Fatalf("the command hangs: %s", said.String())
+	}
+	h.recovered(op, name, said.String())
+}
+
+// victims returns the processes to kill.
+func (h *host) victims(victim string, cli int, name string) (pids []int) {
+	h.t.Helper()
+	if victim == "cli" || victim == "all" {
+		pids = append(pids, cli)
+	}
+	if victim == "keeper" || victim == "all" {
+		dir := filepath.Join(h.home, "sandboxes", name)
+		cmdlines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, p := range cmdlines {
+			if b, err := os.ReadFile(p); err == nil && string(b) == link.ProcessName+"\x00"+dir+"\x00" {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+				pids = append(pids, pid)
+			}
+		}
+	}
+	if victim == "guest" || victim == "all" {
+		for _, g := range guests(h.home) {
+			pid, _ := strconv.Atoi(strings.TrimPrefix(g, "guest "))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// recovered does next what a user would, and judges.
+func (h *host) recovered(op, name, said string) {
+	h.t.Helper()
+	retry := func(args ...string) {
+		h.t.Helper()
+		// A keeper whose caller is gone may still be cleaning up.
+		var err error
+		h.eventually(strings.Join(args, " "), func() string {
+			if _, err = h.run(args...); err != nil && strings.Contains(err.Error(), "stopping") {
+				return err.Error()
+			}
+			return ""
+		})
+		if err != nil {
+			h.t.Fatalf("next: %v\nbefore it: %s", err, said)
+		}
+	}
+	switch op {
+	case "create":
+		// Either it is there and can be started, or the name is free.
+		if _, err := h.run("start", name); err != nil {
+			if !strings.Contains(err.Error(), "not found") && !strings.Contains(err.Error(), "create it again") {
+				h.t.Fatalf("next: %v\nbefore it: %s", err, said)
+			}
+			h.must("create", "-q", "--name", name, "w:1")
+		}
+	case "start":
+		retry("start", name)
+	case "stop":
+		retry("stop", name)
+		if i := h.info(name); i.State != sandbox.Stopped {
+			h.t.Errorf("after another stop: %+v", i)
+		}
+		h.must("start", name)
+	case "recreate":
+		retry("start", name)
+	case "rm":
+		if _, err := h.run("rm", name); err != nil && !strings.Contains(err.Error(), "not found") {
+			h.t.Fatalf("next: %v\nbefore it: %s", err, said)
+		}
+		h.nothing()
+		h.must("create", "-q", "--name", name, "w:1")
+	}
+	if i := h.info(name); i.State != sandbox.Ready || len(i.Problems) > 0 {
+		h.t.Errorf("afterwards: %+v", i)
+	}
+	out := h.must("exec", name, "--", "sh", "-c", "cat /v/keep /bounded/keep /tmp/faulty; echo; cat /tmp/layer 2>/dev/null; grep -c once /v/installs; tail -n1 /v/boots; ip -o link show eth0 | wc -l")
+	lines := strings.Fields(out)
+	layer := len(lines) > 3 && lines[3] == "layer"
+	switch {
+	case !strings.HasPrefix(out, "data\ndata\nx\n") || !strings.HasSuffix(out, "boot\n1\n"):
+		h.t.Errorf("it holds %q", out)
+	case (op == "start" || op == "stop") != layer && op != "recreate":
+		h.t.Errorf("the writable layer: %q", out)
+	case (op == "start" || op == "stop" || op == "recreate") && lines[len(lines)-3] != "1":
+		h.t.Errorf("install hooks ran again: %q", out)
+	}
+	h.must("stop", name)
+	h.must("start", name)
+	h.must("rm", name)
+	h.nothing()
+	h.must("volume", "rm", name)
+}
+
+// A reboot takes all processes and what the kernel had, and nothing on disk.
+func TestAfterARebootEverythingStartsAgain(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", faulty)
+	h.must("create", "-q", "--name", "up", "w:1")
+	h.must("exec", "up", "--", "sh", "-c", "echo data >/v/keep; echo data >/bounded/keep; echo layer >/tmp/layer; sync")
+	h.must("create", "-q", "--name", "down", "w:1")
+	h.must("stop", "down")
+	i := h.info("up")
+	kill(t, i.KeeperPID)
+	kill(t, i.PID)
+	h.eventually("the processes to end", func() string { return strings.Join(guests(h.home), " ") })
+	// Numbers of processes mean others now, and sockets and groups are gone.
+	runs, err := filepath.Glob(filepath.Join(h.home, "machines", "*", "run.json"))
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
+	b, err := os.ReadFile(runs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(string(boot))
+	later := strings.Replace(string(b), id, "00000000"+id[8:], 1)
+	later = strings.Replace(later, fmt.Sprintf(`"pid": %d`, i.PID), fmt.Sprintf(`"pid": %d`, os.Getpid()), 1)
+	if later == string(b) {
+		t.Fatalf("no boot in %s", b)
+	}
+	if err := os.WriteFile(runs[0], []byte(later), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"sandboxes/*/keeper.sock", "machines/*/guest.sock"} {
+		socks, _ := filepath.Glob(filepath.Join(h.home, pattern))
+		for _, s := range socks {
+			if err := os.Remove(s); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, l := range alive(h.home) {
+		if strings.HasPrefix(l, "/sys/fs/cgroup/") {
+			h.eventually("the group to be empty", func() string {
+				if err := os.Remove(l); err != nil && !errors.Is(err, os.ErrNotExist) {
+					return err.Error()
+				}
+				return ""
+			})
+		}
+	}
+	for _, name := range []string{"up", "down"} {
+		if s := h.info(name).State; s != sandbox.Stopped {
+			t.Errorf("%s after the reboot: %s", name, s)
+		}
+		h.must("start", name)
+		if s := h.info(name).State; s != sandbox.Ready {
+			t.Errorf("%s started: %s", name, s)
+		}
+	}
+	if out := h.must("exec", "up", "--", "sh", "-c", "cat /v/keep /bounded/keep /tmp/layer /v/installs /v/boots"); out != "data\ndata\nlayer\nonce\nboot\nboot\n" {
+		t.Errorf("it holds %q", out)
+	}
+	for _, name := range []string{"up", "down"} {
+		h.must("rm", name)
+		h.must("volume", "rm", name)
+	}
+	h.nothing()
+}
+
+// A sandbox for one command that loses both the command and its keeper is nobody's
+// any more.
+func TestASandboxForOneCommandThatIsKilledIsNotKept(t *testing.T) {
+	for _, next := range []string{"create another", "exec", "start", "rm"} {
+		t.Run(next, func(t *testing.T) {
+			h := newHost(t)
+			h.push("w:1", plain)
+			c := h.command("run", "-q", "--rm", "--name", "once", "--exec", "w:1", "--", "sleep", "1000")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			h.eventually("its command to run", func() string {
+				out, err := h.run("status", "once", "--json")
+				if err != nil || !strings.Contains(out, `"commands": 1`) {
+					return fmt.Sprint(out, err)
+				}
+				return ""
+			})
+			keeper := h.info("once").KeeperPID
+			if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil { // or it cleans up
+				t.Fatal(err)
+			}
+			kill(t, c.Process.Pid)
+			_ = c.Wait()
+			kill(t, keeper)
+			h.eventually("the loss to be seen", func() string {
+				if i := h.info("once"); i.State != sandbox.Broken || !strings.Contains(i.Reason, "command") {
+					return fmt.Sprintf("%+v", i)
+				}
+				return ""
+			})
+			switch next {
+			case "create another":
+				h.must("create", "-q", "--name", "another", "w:1")
+				h.must("rm", "another")
+			case "rm":
+				h.must("rm", "once")
+			default:
+				args := map[string][]string{"exec": {"exec", "once", "--", "true"}, "start": {"start", "once"}}[next]
+				if _, err := h.run(args...); err == nil || !strings.Contains(err.Error(), "is gone") {
+					t.Errorf("%s: %v", next, err)
+				}
+			}
+			if out := h.must("ls", "--json"); strings.TrimSpace(out) != "[]" {
+				t.Errorf("listed: %s", out)
+			}
+			h.nothing()
+		})
+	}
+}
+
+func TestOneShotsInALoopNeverRaceTheStop(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	h.must("create", "-q", "--name", "stays", "--idle-timeout", "1ms", "w:1")
+	for i := range 20 {
+		if out := h.must("run", "-q", "--rm", "--exec", "w:1", "--", "echo", strconv.Itoa(i)); out != strconv.Itoa(i)+"\n" {
+			t.Errorf("said %q", out)
+		}
+		// The same name again at once.
+		h.must("run", "-q", "--rm", "--name", "same", "--exec", "w:1", "--", "true")
+		// One that stops by itself at any moment is started again.
+		h.eventually("a start and a command", func() string {
+			h.must("start", "stays")
+			if _, err := h.run("exec", "stays", "--", "true"); err != nil && !strings.Contains(err.Error(), "stopp") {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+	h.must("rm", "stays")
+	h.nothing()
+}
+
+func TestManyConcurrentCreationsAndRemovalsLeaveNothing(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", faulty)
+	h.must("run", "-q", "--rm", "--exec", "w:1", "--", "true")
+	total, width := 200, 12
+	if testing.Short() {
+		total = 40
+	}
+	next := make(chan int)
+	errs := make(chan error)
+	for range width {
+		go func() {
+			var first error
+			for i := range next {
+				name := fmt.Sprintf("many%d", i)
+				_, err := h.run("create", "-q", "--name", name, "w:1")
+				if err == nil && i%3 == 0 {
+					_, err = h.run("exec", name, "--", "true")
+				}
+				_, rerr := h.run("rm", name)
+				_, verr := h.run("volume", "rm", name)
+				first = errors.Join(first, err, rerr, verr)
+			}
+			errs <- first
+		}()
+	}
+	for i := range total {
+		next <- i
+	}
+	close(next)
+	for range width {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	h.nothing()
+	if left, err := filepath.Glob(filepath.Join(h.home, "volumes", "[^.]*")); err != nil || len(left) > 0 {
+		t.Errorf("volumes are left: %v %v", left, err)
+	}
+	b, err := os.ReadFile(filepath.Join(h.home, "sandboxes", ".ids.json"))
+	if err != nil || !strings.Contains(string(b), `"base": {}`) {
+		t.Errorf("ranges of ids are left: %s %v", b, err)
+	}
+}
+
+// When the keeper dies under a command, nobody can tell who else uses the
+// sandbox: the end of the command is no reason to stop it.
+func TestTheEndOfACommandWithoutAKeeperStopsNothing(t *testing.T) {
+	h := newHost(t)
+	const with = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/volume@1","config":{"path":"/v"}}%s]}`
+	h.push("w:1", fmt.Sprintf(with, `,{"type":"com.docker.sandbox/long-running@1"}`))
+	h.push("w:2", fmt.Sprintf(with, ""))
+	for _, ref := range []string{"w:1", "w:2"} {
+		c := h.command("run", "-q", "--name", "r", "--exec", ref, "--", "sh", "-c", "until test -e /v/go; do sleep 0.02; done")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		h.eventually("its command to run", func() string {
+			out, err := h.run("status", "r", "--json")
+			if err != nil || !strings.Contains(out, `"commands": 1`) {
+				return fmt.Sprint(out, err)
+			}
+			return ""
+		})
+		before := h.info("r")
+		kill(t, before.KeeperPID)
+		h.go_("r")
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+		if after := h.info("r"); after.State != sandbox.Ready || after.PID != before.PID || after.KeeperPID == before.KeeperPID {
+			t.Errorf("%s: before %+v\nafter %+v", ref, before, after)
+		}
+		h.must("rm", "r")
+		h.must("volume", "rm", "r")
+	}
+}
