@@ -75,6 +75,11 @@ func secure(t *testing.T, names ...string) *service {
 			s.answer(w, r, string(body))
 			return
 		}
+		if r.URL.Path == "/echo" {
+			w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+			_ = r.Header.Write(w)
+			return
+		}
 		fmt.Fprintf(w, "served %s\n", r.Host)
 	}))
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
@@ -218,6 +223,15 @@ func TestSecretsStayOutsideAndReachTheirServices(t *testing.T) {
 		must(insecure+c.args, c.host)
 		if got := s.last(t, c.host+"/"+at).Get(c.header); got != c.want {
 			t.Errorf("curl %s: the service got %q, want %q", c.args, got, c.want)
+		}
+	}
+
+	// A service that repeats what it was sent gives nothing away by that.
+	for _, args := range []string{`-H "Authorization: Bearer $MAIN_TOKEN" https://api.cred.test/echo`, `-u "x:$MAIN_TOKEN" https://api.cred.test/echo`, `--compressed https://git.cred.test/echo`} {
+		o := curl("-i " + args)
+		payload := strings.TrimPrefix(basic("x-access-token", main), "Basic ")
+		if o.Code != 0 || strings.Contains(o.Stdout, main) || strings.Contains(o.Stdout, payload[:20]) || strings.Count(o.Stdout, "*****") < 2 {
+			t.Errorf("curl %s: %+v", args, o)
 		}
 	}
 

@@ -145,6 +145,10 @@ func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, 
 			names = append(names, c.Service)
 		}
 	}
+	if len(names) > 0 {
+		// So that what the answer repeats can be found; see Answered.
+		delete(h, "Accept-Encoding")
+	}
 	return names, strings.Join(slices.Compact(absent), "; ")
 }
 

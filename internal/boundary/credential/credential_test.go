@@ -120,7 +120,7 @@ func TestPresent(t *testing.T) {
 		{"inject only in another phase", []plan.Credential{silent}, install, "silent.example", 8443, "X-Token", "dummy", "dummy", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := http.Header{"Accept": {"*/*"}}
+			h := http.Header{"Accept": {"*/*"}, "Accept-Encoding": {"gzip"}}
 			if c.value != "" {
 				h.Set(c.header, c.value)
 			}
@@ -133,6 +133,9 @@ func TestPresent(t *testing.T) {
 			}
 			if h.Get("Accept") != "*/*" {
 				t.Error("another header changed")
+			}
+			if asks := h.Get("Accept-Encoding") != ""; asks == (c.names != "") {
+				t.Errorf("the request asks for a compressed answer: %v", asks)
 			}
 		})
 	}

@@ -48,8 +48,9 @@ type Presenter interface {
 // An Observer is a Presenter that has to see what hosts answer.
 type Observer interface {
 	// Answered is told of the answer of a host to a request that its
-	// Presenter had to see, before the client gets it. It must not touch the
-	// body.
+	// Presenter had to see, before the client gets it. It may put
+	// another body in the place of the one there is, which it then closes,
+	// and must not read it.
 	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
 }
 
