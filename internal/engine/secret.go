@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -213,6 +214,35 @@ func identityOf(ref string) (string, error) {
 		return "", fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", ref)
 	}
 	return identity(k)
+}
+
+// presentedAt returns the services whose credentials requests to r may be given.
+func (e *Engine) presentedAt(name string, r egress.Request) ([]string, error) {
+	b, err := e.openName(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.plan()
+	if err != nil {
+		return nil, err
+	}
+	host, err := egress.ParseHost(r.Host)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, c := range p.Credentials {
+		if !c.Granted(r.Phase) || slices.Contains(out, c.Service) {
+			continue
+		}
+		for _, pattern := range presented(c).Hosts {
+			if m, err := egress.ParseMatcher(pattern); err == nil && m.Matches(host.Name, r.Port) {
+				out = append(out, c.Service)
+				break
+			}
+		}
+	}
+	return out, nil
 }
 
 // presented is c in the terms a user decides by.

@@ -275,6 +275,13 @@ func TestSecretsStayOutsideAndReachTheirServices(t *testing.T) {
 		}
 	}
 
+	if out := ok(t, "policy", "check", "creds", "api.cred.test"); !strings.Contains(out, "the credential cred-main, cred-second") {
+		t.Errorf("policy check: %s", out)
+	}
+	if out := ok(t, "plan", "--json", creds); strings.Contains(out, main) || !strings.Contains(out, `"service": "cred-main"`) {
+		t.Errorf("plan: %s", out)
+	}
+
 	// Nothing of any secret is inside, nor on the host outside the vault.
 	all := []string{main, second, setup, silent}
 	leaksInside(t, "creds", all...)

@@ -69,6 +69,9 @@ func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contr
 		return err
 	}
 	if _, _, err := h.credential(s, c.Kit, config, bound); err != nil {
+		if bound.Form == None && c.Request.Optional {
+			err = fmt.Errorf("%w, and recreating the sandbox then grants it", err)
+		}
 		return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: err.Error()}
 	}
 	return nil
