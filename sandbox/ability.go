@@ -132,8 +132,11 @@ type RecreateOptions struct {
 	AllowWidening   bool              // approve what was not granted before
 	AllowPrivileged bool              // as in [CreateOptions]
 	Pull            string            // as in [CreateOptions]; empty: always
-	Granted         func(*Plan)       // told before anything changes; nil discards
-	Progress        func(Event)       // nil discards
+
+	AllowPassthrough bool // as in [CreateOptions]
+
+	Granted  func(*Plan) // told before anything changes; nil discards
+	Progress func(Event) // nil discards
 }
 
 // Recreate gives s a fresh file system and the plan that its Kits come to now.

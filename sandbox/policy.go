@@ -79,6 +79,9 @@ type PolicyVerdict struct {
 	// Inspected says that each request of the connection is judged, and
 	// that it can carry nothing but HTTP.
 	Inspected bool `json:"inspected"`
+
+	// Credentials names the services whose proof requests may be given there.
+	Credentials []string `json:"credentials,omitempty"`
 }
 
 // PolicyOf returns the overseer of r. A runtime without one answers

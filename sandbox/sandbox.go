@@ -154,6 +154,10 @@ type CreateOptions struct {
 	// privileged@1, which are refused without it.
 	AllowPrivileged bool
 
+	// AllowPassthrough is the user's consent to Kits that want the tokens of
+	// an OAuth server inside the sandbox.
+	AllowPassthrough bool
+
 	// Idle is how long the sandbox runs without a session before it is
 	// stopped, counted from the end of the last one, or from the end of the
 	// boot. Zero means [DefaultIdle]; negative means for ever. A Kit that

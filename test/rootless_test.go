@@ -49,6 +49,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 		Config: ocispec.ImageConfig{User: "agent", WorkingDir: "/home/agent/workspace", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
 		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
  {"type":"com.docker.sandbox/sbx@1"},{"type":"com.docker.sandbox/volume@1","config":{"path":"/data"}},
+ {"type":"com.docker.sandbox/credential@1","optional":true,"config":{"service":"svc","phase":"runtime","apiKey":{"name":"TOKEN","proxyManaged":true}}},
  {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"id -u >/data/by"}]}}]}`}))
 	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "strong:1", Base: true, Config: ocispec.ImageConfig{Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
 		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/privileged@1"}]}`}))
@@ -107,6 +108,12 @@ kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/sel
 kitbox create -q --name t w:1
 kitbox exec t -- sh -c "echo kept >/data/f; id -un"
 kitbox exec -u 0 t -- id -u
+kitbox exec t -- sh -c "echo \${TOKEN:-none}"
+kitbox rm t
+echo s3cret | kitbox secret set svc
+kitbox create -q --name t w:1
+kitbox exec t -- sh -c "echo kept >/data/f; case \$TOKEN in kitbox-svc-*) echo sentinel;; esac"
+stat -c "%a %u" $KITBOX_HOME/secrets/key
 kitbox stop t; kitbox start t
 kitbox exec t -- cat /data/f
 kill -9 $(kitbox status t --json | sed -n "s/.*\"keeperPid\": \([0-9]*\).*/\1/p")
@@ -148,7 +155,7 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nt\nt\nkept\nreattached\nt\n" +
+	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
 		// A service of the host, and the registry of its Kits.

@@ -34,8 +34,9 @@ type making struct {
 	disk   string
 	idle   time.Duration
 
-	privileged bool
-	driver     string
+	privileged  bool
+	passthrough bool
+	driver      string
 
 	clone    bool
 	mode     string // --workspace-mode
@@ -47,6 +48,8 @@ type making struct {
 
 	lock locking
 }
+
+const passthroughHelp = "consent to Kits that want tokens of an OAuth server inside the sandbox"
 
 func (m *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -65,6 +68,7 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
 	f.StringVar(&m.disk, "disk", "", "how much it may write outside volumes, mounts and the workspace, such as 10g")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.BoolVar(&m.passthrough, "allow-passthrough", false, passthroughHelp)
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
 	f.BoolVar(&m.clone, "clone", false, "make the workspace a clone of the Git repository PATH: what is committed\nthere and nothing else")
 	f.StringVar(&m.mode, "workspace-mode", "", "`MODE` of the workspace: host (PATH itself, the default with PATH), cloned,\ninternal (a directory of the sandbox, the default without), or none")
@@ -114,7 +118,7 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if m.cpus < 0 || m.pids < 0 {
 		return o, usageError(cmd, "--cpus and --pids take a positive number")
 	}
-	o.AllowPrivileged = m.privileged
+	o.AllowPrivileged, o.AllowPassthrough = m.privileged, m.passthrough
 	o.Limits = sandbox.Limits{CPUs: m.cpus, Pids: m.pids}
 	switch {
 	case m.idle < 0:

@@ -333,6 +333,9 @@ func writeVerdict(w io.Writer, v sandbox.PolicyVerdict) error {
 	if v.Rule != "" {
 		by = fmt.Sprintf("; rule %s of %s", v.Rule, v.Source)
 	}
+	if len(v.Credentials) > 0 {
+		by += "; requests over TLS may carry the credential " + strings.Join(v.Credentials, ", ")
+	}
 	_, err := fmt.Fprintf(w, "%s %s %s: %s%s\n", verdict, v.Phase, printable(what), printable(v.Reason), printable(by))
 	return err
 }

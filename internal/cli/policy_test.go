@@ -66,6 +66,10 @@ func TestCheckNamesTheRuleAndAnswersByItsStatus(t *testing.T) {
 	if status, out, _ = f.command("policy", "check", "--json", "t", "a.example"); status != 0 || !strings.Contains(out, `"allowed": true`) {
 		t.Errorf("status %d, %s", status, out)
 	}
+	f.verdict.Credentials = []string{"one", "two"}
+	if _, out, _ = f.command("policy", "check", "t", "a.example"); !strings.HasSuffix(out, "; rule *.example of kit w:1; requests over TLS may carry the credential one, two\n") {
+		t.Errorf("%s", out)
+	}
 	for arg, want := range map[string]sandbox.PolicyQuery{
 		"a.example":         {Phase: "runtime", Host: "a.example"},
 		"a.example:22":      {Phase: "runtime", Host: "a.example", Port: 22},

@@ -50,6 +50,7 @@ func (e *Env) recreate() *cobra.Command {
 		kits, args, env            []string
 		approve, privileged, quiet bool
 		when                       string
+		passthrough                bool
 	)
 	cmd := &cobra.Command{
 		Use:   "recreate [options] NAME [KIT]",
@@ -74,7 +75,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			if err := pullPolicy(cmd, when); err != nil {
 				return err
 			}
-			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged, Pull: when}
+			o := sandbox.RecreateOptions{AllowWidening: approve, AllowPrivileged: privileged, AllowPassthrough: passthrough, Pull: when}
 			if len(rest) == 2 {
 				o.Kits = append([]string{rest[1]}, kits...)
 			}
@@ -109,6 +110,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 	pullFlag(cmd, &when, "always")
 	f.BoolVar(&approve, "approve", false, "approve what the sandbox was not granted before")
 	f.BoolVar(&privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
+	f.BoolVar(&passthrough, "allow-passthrough", false, passthroughHelp)
 	f.BoolVarP(&quiet, "quiet", "q", false, "no progress and no summary on stderr")
 	return cmd
 }

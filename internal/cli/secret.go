@@ -71,7 +71,8 @@ one: the token alone, or {"token": "...", "expiresAt": "2030-01-02T15:04:05Z"} (
 "expiresIn", in seconds). It is run by sh on this host, as you, outside every
 sandbox, for 30 seconds at most, and asked again when its token is about to end,
 or after five minutes if it does not say when that is. That needs your word:
---approve, or yes on a terminal. It is run once to see that it works.
+--approve, or yes on a terminal; without it nothing is kept and the exit status is 3.
+The command is run once to see that it works.
 
 With --oauth the secret is a JSON document with the tokens of an OAuth server, such
 as a tool's own credential file: accessToken, and if there are any refreshToken,
@@ -177,8 +178,7 @@ func (e *Env) typed(cmd *cobra.Command, service string) (io.Reader, string, erro
 	if in == nil {
 		return nil, "", fmt.Errorf("secret %s: nothing may be asked; give it on stdin, or by --file, --env or --command", service)
 	}
-	fmt.Fprintf(e.Stderr, "secret for %s (not shown): ", service)
-	b, err := readHidden(cmd.Context(), in)
+	b, err := readHidden(cmd.Context(), in, func() { fmt.Fprintf(e.Stderr, "secret for %s (not shown): ", service) })
 	fmt.Fprintln(e.Stderr)
 	if err != nil {
 		return nil, "", err
@@ -186,20 +186,28 @@ func (e *Env) typed(cmd *cobra.Command, service string) (io.Reader, string, erro
 	return strings.NewReader(string(b)), "terminal", nil
 }
 
-// readHidden reads a line of a terminal that shows nothing meanwhile, and does
-// again when ctx ends first.
-func readHidden(ctx context.Context, f *os.File) ([]byte, error) {
+// maxTyped is the longest line that a terminal passes on, in bytes.
+const maxTyped = 4095
+
+// readHidden reads a line of a terminal that shows nothing from before the prompt
+// on, and does again afterwards, also when ctx ends first.
+func readHidden(ctx context.Context, f *os.File, prompt func()) ([]byte, error) {
 	before, err := term.GetState(int(f.Fd()))
 	if err != nil {
 		return nil, err
 	}
+	if err := hush(f); err != nil {
+		return nil, err
+	}
+	defer func() { _ = term.Restore(int(f.Fd()), before) }()
+	prompt()
 	type line struct {
 		b   []byte
 		err error
 	}
 	got := make(chan line, 1)
 	go func() { // ends with the line, or with the process
-		b, err := term.ReadPassword(int(f.Fd()))
+		b, err := readLine(f)
 		got <- line{b, err}
 	}()
 	select {
@@ -207,9 +215,12 @@ func readHidden(ctx context.Context, f *os.File) ([]byte, error) {
 		if errors.Is(l.err, io.EOF) {
 			return nil, errors.New("nothing was typed; nothing is kept")
 		}
+		if l.err == nil && len(l.b) >= maxTyped {
+			return nil, fmt.Errorf("a terminal cuts lines after %d bytes; give the secret on stdin, or by --file", maxTyped)
+		}
 		return l.b, l.err
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), term.Restore(int(f.Fd()), before))
+		return nil, ctx.Err()
 	}
 }
 

@@ -64,13 +64,15 @@ type asked struct {
 	Masks             []string        `json:"masks,omitempty"`
 	UnprotectedGit    bool            `json:"unprotectedGit,omitempty"`
 	Mounts            []sandbox.Mount `json:"mounts,omitempty"`
+
+	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
 }
 
 // askedFor keeps o. A directory is kept by its whole path: a recreation may be
 // asked for anywhere.
 func askedFor(o sandbox.CreateOptions) *asked {
 	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
-		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver,
+		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, Ephemeral: o.Ephemeral, Driver: o.Driver,
 		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
 	for _, ref := range o.Kits {
 		if strings.HasPrefix(ref, ".") {
@@ -143,7 +145,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 			return nil, fmt.Errorf("kit %s: %w", k.image.Ref, err)
 		}
 	}
-	scene.AllowPrivileged = o.AllowPrivileged
+	scene.AllowPrivileged, scene.AllowPassthrough = o.AllowPrivileged, o.AllowPassthrough
 	if scene.Limits, err = e.operatorLimits(o.Limits); err != nil {
 		return nil, err
 	}

@@ -237,5 +237,8 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 		v = policy.DecideRequest(r, out.Method, out.Path)
 	}
 	out.Allowed, out.Inspected, out.Rule, out.Source, out.Reason = v.Allow, v.Inspect, v.Rule, v.Source, v.Why
-	return out, nil
+	if name != "" && v.Allow {
+		out.Credentials, err = e.presentedAt(name, r)
+	}
+	return out, err
 }

@@ -110,7 +110,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
 		WorkspaceMode: l.Asked.WorkspaceMode, WorkspaceReadOnly: l.Asked.WorkspaceReadOnly, Masks: l.Asked.Masks,
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
-		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
+		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.
 		co.Kits, co.Args = o.Kits, nil

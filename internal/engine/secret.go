@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -30,19 +32,19 @@ import (
 func SecretsDir(home string) string { return filepath.Join(home, "secrets") }
 
 // stored says what a sandbox would present for a service.
-func (e *Engine) stored(service, identity, name string) (credential.Form, error) {
-	entry, s, err := e.secrets.Find(service, identity, name)
+func (e *Engine) stored(service, identity, name string) (credential.Binding, error) {
+	_, s, err := e.secrets.Find(service, identity, name)
 	switch {
 	case errors.Is(err, kiterr.ErrNotFound):
-		return credential.None, nil
+		return credential.Binding{}, nil
 	case err != nil:
-		return credential.None, err
+		return credential.Binding{}, err
+	}
+	if t := s.Tokens; t != nil {
+		return credential.Binding{Form: credential.Tokens, Expires: t.Expires, Scopes: t.Scopes, Key: !t.Key.Empty()}, nil
 	}
 	s.Value.Wipe()
-	if entry.Form == vault.FormOAuth {
-		return credential.Tokens, nil
-	}
-	return credential.Secret, nil
+	return credential.Binding{Form: credential.Secret}, nil
 }
 
 // scopeOf says where the secret of r is kept.
@@ -97,7 +99,16 @@ func (e *Engine) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.
 		t.Value.Wipe()
 		s.Helper = h
 	case in.OAuth:
-		return fmt.Errorf("secret %s: tokens of OAuth servers are not kept yet: %w", r.Service, kiterr.ErrUnsupported)
+		doc, err := io.ReadAll(io.LimitReader(in.Value, maxImport))
+		defer clear(doc)
+		if err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		t, err := vault.ParseTokens(doc, time.Now())
+		if err != nil {
+			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		s.Tokens = &t
 	default:
 		if s.Value, err = secret.Read(in.Value); err != nil {
 			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
@@ -203,6 +214,35 @@ func identityOf(ref string) (string, error) {
 		return "", fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", ref)
 	}
 	return identity(k)
+}
+
+// presentedAt returns the services whose credentials requests to r may be given.
+func (e *Engine) presentedAt(name string, r egress.Request) ([]string, error) {
+	b, err := e.openName(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.plan()
+	if err != nil {
+		return nil, err
+	}
+	host, err := egress.ParseHost(r.Host)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, c := range p.Credentials {
+		if !c.Granted(r.Phase) || slices.Contains(out, c.Service) {
+			continue
+		}
+		for _, pattern := range presented(c).Hosts {
+			if m, err := egress.ParseMatcher(pattern); err == nil && m.Matches(host.Name, r.Port) {
+				out = append(out, c.Service)
+				break
+			}
+		}
+	}
+	return out, nil
 }
 
 // presented is c in the terms a user decides by.

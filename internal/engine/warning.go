@@ -30,6 +30,14 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 			out = append(out, fmt.Sprintf("variable %s: the host sets it, so --env has no effect on it", name))
 		}
 	}
+	for _, c := range p.Credentials {
+		if _, ok := over[c.Variable]; ok && c.Variable != "" {
+			out = append(out, fmt.Sprintf("variable %s: stands for the credential %s, so --env has no effect on it", c.Variable, c.Service))
+		}
+		if c.OAuth != nil && c.OAuth.Passthrough {
+			out = append(out, fmt.Sprintf("credential %s: with --allow-passthrough, its tokens are given to the sandbox", c.Service))
+		}
+	}
 	if p.Workspace != "" && p.Clone == nil {
 		for _, f := range p.Files {
 			if below(p.Launch.Dir, f.Path) {

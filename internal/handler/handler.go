@@ -54,6 +54,9 @@ type Scene struct {
 
 	// AllowPrivileged is the user's consent to privileged Kits.
 	AllowPrivileged bool
+
+	// AllowPassthrough is the user's consent to tokens inside the sandbox.
+	AllowPassthrough bool
 }
 
 // An Image is what the composed image says of itself.

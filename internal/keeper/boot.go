@@ -216,12 +216,33 @@ func (k *Keeper) install(ctx context.Context) error {
 	if err := k.journal().Append(journal.InstallBegin, ""); err != nil {
 		return err
 	}
+	for _, f := range k.Plan.Files {
+		if !f.In(plan.Install) {
+			continue
+		}
+		if err := k.Guest.WriteFile(ctx, f, k.Plan.Launch.User); err != nil {
+			return fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err)
+		}
+	}
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Install {
 			continue
 		}
 		if err := k.runHook(ctx, h); err != nil {
 			return err
+		}
+	}
+	for _, f := range k.Plan.Files {
+		if f.In(plan.Runtime) {
+			continue
+		}
+		out := &tail{max: wireOutput}
+		code, err := k.Guest.Run(ctx, Command{Args: []string{"/bin/rm", "-f", "--", f.Path}, User: "0", Dir: "/", Env: []string{"PATH=" + defaultPath}}, out)
+		if err == nil && code != 0 {
+			err = fmt.Errorf("rm ended with status %d: %s", code, out.bytes())
+		}
+		if err != nil {
+			return fmt.Errorf("kit %s: file %s of the install phase: %w", f.Kit, f.Path, err)
 		}
 	}
 	k.mu.Lock()
@@ -248,6 +269,9 @@ func (k *Keeper) startup(ctx context.Context) error {
 		}
 	}
 	for _, f := range k.Plan.Files {
+		if !f.In(plan.Runtime) {
+			continue
+		}
 		if err := k.Guest.WriteFile(ctx, f, l.User); err != nil {
 			k.problem(fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err))
 		}

@@ -46,6 +46,10 @@ type OAuth struct {
 	Refresh string `json:"refresh"`
 	Key     string `json:"key,omitempty"` // empty: there is no key beside the tokens
 
+	// Passthrough gives the sandbox the tokens themselves when it asks the
+	// endpoint. The operator consented to it.
+	Passthrough bool `json:"passthrough,omitempty"`
+
 	// Names of fields in the answers of the token endpoint.
 	AccessField  string `json:"accessField"`
 	RefreshField string `json:"refreshField"`

@@ -273,6 +273,24 @@ type File struct {
 	Content   string `json:"content"`
 	Mode      uint32 `json:"mode"` // permission bits; 0 means 0644
 	Overwrite bool   `json:"overwrite"`
+
+	// Span is when it is there. What is there for the install phase alone
+	// is deleted after its hooks.
+	Span Span `json:"span,omitempty"`
+}
+
+// A Span is one phase or both. Its zero value is the runtime phase.
+type Span string
+
+// The other spans.
+const (
+	WhileInstalling Span = "install"
+	BothPhases      Span = "both"
+)
+
+// In reports whether f is there in phase.
+func (f File) In(phase Phase) bool {
+	return f.Span == BothPhases || (phase == Install) == (f.Span == WhileInstalling)
 }
 
 // A Launch is how the workload is started.

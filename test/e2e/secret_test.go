@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/big"
 	"net/http"
@@ -35,6 +36,9 @@ type service struct {
 	mu   sync.Mutex
 	seen []http.Header // guarded by mu
 	path []string      // guarded by mu
+	body []string      // guarded by mu
+
+	answer func(w http.ResponseWriter, r *http.Request, body string) // nil: says that it served
 }
 
 // secure starts a service that answers for names below cred.test and others,
@@ -63,9 +67,19 @@ func secure(t *testing.T, names ...string) *service {
 	t.Setenv("KITBOX_UPSTREAM_CA", file)
 	s := new(service)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
 		s.mu.Lock()
-		s.seen, s.path = append(s.seen, r.Header.Clone()), append(s.path, r.Host+r.URL.Path)
+		s.seen, s.path, s.body = append(s.seen, r.Header.Clone()), append(s.path, r.Host+r.URL.Path), append(s.body, string(body))
 		s.mu.Unlock()
+		if s.answer != nil {
+			s.answer(w, r, string(body))
+			return
+		}
+		if r.URL.Path == "/echo" {
+			w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+			_ = r.Header.Write(w)
+			return
+		}
 		fmt.Fprintf(w, "served %s\n", r.Host)
 	}))
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
@@ -96,7 +110,13 @@ func store(t *testing.T, name, value string, args ...string) {
 	if o.Code != 0 || o.Stdout != "" || o.Stderr != "" {
 		t.Fatalf("secret set %s: %+v", name, o)
 	}
-	t.Cleanup(func() { kitbox(t, append([]string{"secret", "rm", name}, args...)...) })
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--oauth" })
+	t.Cleanup(func() {
+		// One for a sandbox goes with it.
+		if o := kitbox(t, append([]string{"secret", "rm", name}, args...)...); o.Code != 0 && !strings.Contains(o.Stderr, "not found") {
+			t.Errorf("secret rm %s: %+v", name, o)
+		}
+	})
 }
 
 // values are secrets as a test stores them; none is a part of another.
@@ -206,6 +226,15 @@ func TestSecretsStayOutsideAndReachTheirServices(t *testing.T) {
 		}
 	}
 
+	// A service that repeats what it was sent gives nothing away by that.
+	for _, args := range []string{`-H "Authorization: Bearer $MAIN_TOKEN" https://api.cred.test/echo`, `-u "x:$MAIN_TOKEN" https://api.cred.test/echo`, `--compressed https://git.cred.test/echo`} {
+		o := curl("-i " + args)
+		payload := strings.TrimPrefix(basic("x-access-token", main), "Basic ")
+		if o.Code != 0 || strings.Contains(o.Stdout, main) || strings.Contains(o.Stdout, payload[:20]) || strings.Count(o.Stdout, "*****") < 2 {
+			t.Errorf("curl %s: %+v", args, o)
+		}
+	}
+
 	// A name that leads to the host of a credential is not that host.
 	for _, args := range []string{
 		`-k --connect-to api.cred.test:443:elsewhere.test:443 -H "Authorization: Bearer $MAIN_TOKEN" https://api.cred.test/fronted`, // SNI of another name
@@ -244,6 +273,13 @@ func TestSecretsStayOutsideAndReachTheirServices(t *testing.T) {
 		if got, known := carried[at]; !known || got != want {
 			t.Errorf("the log says of %s %q, want %q", at, got, want)
 		}
+	}
+
+	if out := ok(t, "policy", "check", "creds", "api.cred.test"); !strings.Contains(out, "the credential cred-main, cred-second") {
+		t.Errorf("policy check: %s", out)
+	}
+	if out := ok(t, "plan", "--json", creds); strings.Contains(out, main) || !strings.Contains(out, `"service": "cred-main"`) {
+		t.Errorf("plan: %s", out)
 	}
 
 	// Nothing of any secret is inside, nor on the host outside the vault.

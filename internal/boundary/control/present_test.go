@@ -48,6 +48,8 @@ func (s *setter) Present(ctx context.Context, _ plan.Phase, _ string, _ uint16, 
 	return []string{"svc"}, ""
 }
 
+func (s *setter) Insists(_ plan.Phase, _ string, _ uint16, path string) bool { return path == "/token" }
+
 func (s *setter) Grants(phase plan.Phase, _ string) bool { return phase == plan.Install }
 
 func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send) bool {
@@ -176,6 +178,16 @@ func TestWithoutTLSNothingIsPresented(t *testing.T) {
 	d := log.wait(t, "the request", func(d audit.Decision) bool { return d.Kind == audit.Request })
 	if d.Credential != "" || !strings.Contains(d.Why, "only over TLS") {
 		t.Errorf("logged %+v", d)
+	}
+	// What issues tokens is not asked at all.
+	token, err := g.dialName("ip4", "key.example", 443)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer token.Close()
+	io.WriteString(token, "POST /token HTTP/1.1\r\nHost: key.example:443\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+	if got, err := io.ReadAll(token); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 403") {
+		t.Errorf("%.60q, %v", got, err)
 	}
 }
 

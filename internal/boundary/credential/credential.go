@@ -18,26 +18,40 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
-	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-// A Source finds secrets.
+// A Source finds secrets. No error of it says anything of one.
 type Source interface {
 	// Token returns what proves the right to c's service now. None stored is
-	// [kiterr.ErrNotFound]; no error says anything of a secret.
+	// [kiterr.ErrNotFound].
 	Token(ctx context.Context, c plan.Credential) (secret.Value, error)
+
+	// Tokens returns the tokens of c; a secret that is none of an OAuth
+	// server is an access token that nobody refreshes.
+	Tokens(ctx context.Context, c plan.Credential) (vault.Tokens, error)
+
+	// Refresh replaces the tokens of c by what exchange gets for the refresh
+	// token, unless somebody has just done so, and returns those that are
+	// kept then, with whether they are new.
+	Refresh(ctx context.Context, c plan.Credential, exchange func(refresh secret.Value) (vault.Tokens, error)) (t vault.Tokens, fresh bool, err error)
+
+	// Keep keeps tokens that were issued to the sandbox, for it alone.
+	Keep(ctx context.Context, c plan.Credential, t vault.Tokens) error
 }
 
 // A Presenter presents the credentials of one sandbox. Make it with [New]. Its
 // methods can be called concurrently; it implements [proxy.Presenter].
 type Presenter struct {
-	source Source
-	all    []plan.Credential
-	rules  []rule // in the order they were declared
+	source    Source
+	all       []plan.Credential
+	rules     []rule // in the order they were declared
+	endpoints []endpoint
+	exchanges chan struct{} // holds a value for each that is going on
 }
 
 // A rule is one injection of one credential.
@@ -45,13 +59,23 @@ type rule struct {
 	of       int // index in Presenter.all
 	hosts    egress.Matcher
 	sentinel string // empty: nothing inside stands for the secret
+	what     what
 	plan.Injection
 }
+
+// what says which secret of a credential a rule presents.
+type what int
+
+const (
+	secretItself what = iota
+	accessToken
+	tokenKey // that came with the tokens
+)
 
 // New returns the presenter of cs. The error names every pattern of hosts that
 // cannot be understood.
 func New(cs []plan.Credential, source Source) (*Presenter, error) {
-	p := &Presenter{source: source, all: slices.Clone(cs)}
+	p := &Presenter{source: source, all: slices.Clone(cs), exchanges: make(chan struct{}, maxExchanges)}
 	var errs []error
 	for i, c := range cs {
 		for _, in := range c.Inject {
@@ -60,7 +84,12 @@ func New(cs []plan.Credential, source Source) (*Presenter, error) {
 				errs = append(errs, fmt.Errorf("credential %s: %w", c.Service, err))
 				continue
 			}
-			p.rules = append(p.rules, rule{i, m, c.Sentinel, in})
+			p.rules = append(p.rules, rule{i, m, c.Sentinel, secretItself, in})
+		}
+		if c.OAuth != nil {
+			if err := p.addOAuth(i, c.OAuth); err != nil {
+				errs = append(errs, fmt.Errorf("credential %s: %w", c.Service, err))
+			}
 		}
 	}
 	if len(errs) > 0 {
@@ -84,6 +113,11 @@ func (p *Presenter) Interest(phase plan.Phase, host string, port uint16) proxy.I
 		}
 		interest = proxy.TLS
 	}
+	for _, e := range p.endpoints {
+		if e.hosts.Matches(host, port) && p.all[e.of].Granted(phase) {
+			return proxy.All // what answers with tokens is never passed unseen
+		}
+	}
 	return interest
 }
 
@@ -92,17 +126,12 @@ func (p *Presenter) Grants(phase plan.Phase, name string) bool {
 	return slices.ContainsFunc(p.all, func(c plan.Credential) bool { return c.Service == name && c.Granted(phase) })
 }
 
-// Take implements [proxy.Presenter].
-func (p *Presenter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send) bool {
-	return false
-}
-
 // Present implements [proxy.Presenter].
 func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
 	var absent []string
 	for _, use := range p.choose(phase, host, port, h) {
 		c := p.all[use.of]
-		value, err := p.source.Token(ctx, c)
+		value, err := p.value(ctx, use.rule)
 		if err != nil {
 			why := err.Error()
 			if errors.Is(err, kiterr.ErrNotFound) {
@@ -116,7 +145,29 @@ func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, 
 			names = append(names, c.Service)
 		}
 	}
+	if len(names) > 0 {
+		// So that what the answer repeats can be found; see Answered.
+		delete(h, "Accept-Encoding")
+	}
 	return names, strings.Join(slices.Compact(absent), "; ")
+}
+
+// value is the secret that r presents.
+func (p *Presenter) value(ctx context.Context, r *rule) (secret.Value, error) {
+	c := p.all[r.of]
+	if r.what == secretItself {
+		return p.source.Token(ctx, c)
+	}
+	t, err := p.source.Tokens(ctx, c)
+	switch {
+	case err != nil:
+		return secret.Value{}, err
+	case r.what == tokenKey && t.Key.Empty():
+		return secret.Value{}, fmt.Errorf("the key of %s: %w", c.Service, kiterr.ErrNotFound)
+	case r.what == tokenKey:
+		return t.Key, nil
+	}
+	return t.Access, nil
 }
 
 // A use is a decision to put the secret of a rule into its header.
@@ -165,7 +216,8 @@ func (p *Presenter) choose(phase plan.Phase, host string, port uint16, h http.He
 		return uses
 	}
 	for _, r := range here {
-		if !settled[r.Header] {
+		// An agent that has tokens shows them itself.
+		if r.what == secretItself && !settled[r.Header] {
 			uses = append(uses, use{rule: r})
 			settled[r.Header] = true
 		}

@@ -14,11 +14,24 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // store is a Source; a service that is not in it has no secret.
 type store map[string]string
+
+func (s store) Tokens(ctx context.Context, c plan.Credential) (vault.Tokens, error) {
+	v, err := s.Token(ctx, c)
+	return vault.Tokens{Access: v}, err
+}
+
+func (s store) Refresh(ctx context.Context, c plan.Credential, _ func(secret.Value) (vault.Tokens, error)) (vault.Tokens, bool, error) {
+	t, err := s.Tokens(ctx, c)
+	return t, false, err
+}
+
+func (s store) Keep(context.Context, plan.Credential, vault.Tokens) error { return nil }
 
 func (s store) Token(_ context.Context, c plan.Credential) (secret.Value, error) {
 	text, ok := s[c.Service]
@@ -107,7 +120,7 @@ func TestPresent(t *testing.T) {
 		{"inject only in another phase", []plan.Credential{silent}, install, "silent.example", 8443, "X-Token", "dummy", "dummy", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := http.Header{"Accept": {"*/*"}}
+			h := http.Header{"Accept": {"*/*"}, "Accept-Encoding": {"gzip"}}
 			if c.value != "" {
 				h.Set(c.header, c.value)
 			}
@@ -120,6 +133,9 @@ func TestPresent(t *testing.T) {
 			}
 			if h.Get("Accept") != "*/*" {
 				t.Error("another header changed")
+			}
+			if asks := h.Get("Accept-Encoding") != ""; asks == (c.names != "") {
+				t.Errorf("the request asks for a compressed answer: %v", asks)
 			}
 		})
 	}

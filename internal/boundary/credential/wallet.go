@@ -1,7 +1,9 @@
 package credential
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -63,6 +65,84 @@ func (w *Wallet) Token(ctx context.Context, c plan.Credential) (secret.Value, er
 		return s.Tokens.Access, nil
 	}
 	return s.Value, nil
+}
+
+// Tokens implements [Source].
+func (w *Wallet) Tokens(ctx context.Context, c plan.Credential) (vault.Tokens, error) {
+	_, s, err := w.Vault.Find(c.Service, c.Identity, w.Sandbox)
+	if err != nil {
+		return vault.Tokens{}, err
+	}
+	if s.Tokens != nil {
+		return *s.Tokens, nil
+	}
+	v, err := w.Token(ctx, c)
+	return vault.Tokens{Access: v}, err
+}
+
+// settled is how long tokens count as new: a second sandbox, or a second thread of
+// an agent, that asks for a refresh meanwhile gets what the first one got.
+const settled = time.Minute
+
+// Refresh implements [Source].
+func (w *Wallet) Refresh(ctx context.Context, c plan.Credential, exchange func(secret.Value) (vault.Tokens, error)) (vault.Tokens, bool, error) {
+	e, s, err := w.Vault.Find(c.Service, c.Identity, w.Sandbox)
+	if err != nil {
+		return vault.Tokens{}, false, err
+	}
+	if s.Tokens == nil || s.Tokens.Refresh.Empty() {
+		t, err := w.Tokens(ctx, c)
+		return t, false, err
+	}
+	l, err := w.Vault.Reserve(ctx, e.Service, e.Scope)
+	if err != nil {
+		return vault.Tokens{}, false, errors.New("another refresh of these tokens takes too long")
+	}
+	defer l.Unlock()
+	if e, s, err = w.Vault.Get(e.Service, e.Scope); err != nil {
+		return vault.Tokens{}, false, err
+	}
+	if s.Tokens == nil || s.Tokens.Refresh.Empty() {
+		t, err := w.Tokens(ctx, c)
+		return t, false, err
+	}
+	old := *s.Tokens
+	if !e.Changed.IsZero() && time.Since(e.Changed) < settled {
+		return old, false, nil
+	}
+	t, err := exchange(old.Refresh)
+	if err != nil {
+		return vault.Tokens{}, false, err
+	}
+	if t.Refresh.Empty() {
+		t.Refresh = old.Refresh // it stays good (RFC 6749 §6)
+	}
+	if t.Params == nil {
+		t.Params = old.Params
+	}
+	if t.Scopes == nil {
+		t.Scopes = old.Scopes
+	}
+	t.Key = old.Key
+	err = w.Vault.Update(ctx, e.Service, e.Scope, func(s *vault.Secret) error {
+		// Set again while the server was asked: that is what counts.
+		if s.Tokens == nil || !bytes.Equal(s.Tokens.Refresh.Expose(), old.Refresh.Expose()) {
+			return errReplaced
+		}
+		s.Tokens = &t
+		return nil
+	})
+	if errors.Is(err, errReplaced) {
+		t, err = w.Tokens(ctx, c)
+	}
+	return t, true, err
+}
+
+var errReplaced = errors.New("replaced meanwhile")
+
+// Keep implements [Source].
+func (w *Wallet) Keep(ctx context.Context, c plan.Credential, t vault.Tokens) error {
+	return w.Vault.Put(ctx, vault.Entry{Service: c.Service, Scope: vault.Scope{Kind: vault.Sandbox, Name: w.Sandbox}, Source: "login in the sandbox"}, vault.Secret{Tokens: &t})
 }
 
 // ask returns the token of a helper, a new one if the last is about to end.

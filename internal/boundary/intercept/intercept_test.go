@@ -104,6 +104,7 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 func (b *bound) session(c net.Conn) *intercept.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	take := b.take
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -123,7 +124,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.cancel = cancel
 			return egress.Verdict{Allow: true}, func() {}
 		},
-		Take: b.take,
+		Take: take,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -556,6 +557,7 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 		io.WriteString(w, r.Header.Get("X-Key")+" "+r.Header.Get("X-Http-Method"))
 	}, func(t *testing.T, b *bound, c *http.Client) {
 		var proven atomic.Bool
+		b.mu.Lock()
 		b.amend = func(r intercept.Request) {
 			if r.Header == nil {
 				return // only judged
@@ -563,6 +565,7 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 			proven.Store(r.Proven)
 			r.Header.Set("X-Key", "real")
 		}
+		b.mu.Unlock()
 		req, err := http.NewRequest(http.MethodGet, b.url("/x"), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -582,7 +585,9 @@ func TestWhoJudgesARequestMayChangeWhatIsSent(t *testing.T) {
 func TestTLSWithoutAServerNameProvesNoHost(t *testing.T) {
 	b := start(t, true, func(http.ResponseWriter, *http.Request) {})
 	proven := make(chan bool, 1)
+	b.mu.Lock()
 	b.amend = func(r intercept.Request) { proven <- r.Proven }
+	b.mu.Unlock()
 	c, err := net.Dial("tcp", b.addr)
 	if err != nil {
 		t.Fatal(err)

@@ -48,9 +48,17 @@ type Presenter interface {
 // An Observer is a Presenter that has to see what hosts answer.
 type Observer interface {
 	// Answered is told of the answer of a host to a request that its
-	// Presenter had to see, before the client gets it. It must not touch the
-	// body.
+	// Presenter had to see, before the client gets it. It may put
+	// another body in the place of the one there is, which it then closes,
+	// and must not read it.
 	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
+}
+
+// An Insister is a Presenter of requests that must not be carried unless the client
+// has named their host over TLS: their answers hold secrets, which it takes out.
+type Insister interface {
+	// Insists reports whether a request for path is one. It must be quick.
+	Insists(phase plan.Phase, host string, port uint16, path string) bool
 }
 
 // Presenters are several as one: each request is shown to all of them in order.
@@ -100,6 +108,14 @@ func (ps Presenters) Answered(phase plan.Phase, host string, port uint16, r *htt
 	}
 }
 
+// Insists implements [Insister].
+func (ps Presenters) Insists(phase plan.Phase, host string, port uint16, path string) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool {
+		i, ok := p.(Insister)
+		return ok && i.Insists(phase, host, port, path)
+	})
+}
+
 // patience is how long a client may stay silent before a connection that need
 // not be looked into unless it is TLS is carried unseen: in many protocols the
 // server speaks first.
@@ -145,7 +161,18 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
 		return v
 	}
-	if !q.Proven {
+	insist := false
+	if i, ok := p.Presenter.(Insister); ok {
+		insist = i.Insists(rules.Phase, f.host, f.port, q.Path)
+	}
+	switch {
+	case insist && !q.Proven:
+		v = egress.Verdict{Why: "tokens are exchanged there, which needs TLS whose client names the host"}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v
+	case insist:
+		d.Why += "; the tokens that it issues stay at the boundary"
+	case !q.Proven:
 		d.Why += "; no credential is presented: only over TLS whose client names the host"
 		return v
 	}

@@ -33,7 +33,7 @@ type Host struct {
 
 	// Secret says what is stored for a service, asked for by a Kit of this
 	// identity in a sandbox of this name; nil: nothing is.
-	Secret func(service, identity, sandbox string) (credential.Form, error)
+	Secret func(service, identity, sandbox string) (credential.Binding, error)
 
 	// Domain judges a pattern of hosts that secrets would be sent to; nil
 	// accepts all.

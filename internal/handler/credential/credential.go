@@ -11,12 +11,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/textproto"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -26,7 +26,16 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// A Form is what is stored for a service.
+// A Binding is what is stored for a service, without any of it. Its zero value is
+// nothing.
+type Binding struct {
+	Form    Form
+	Expires time.Time // of tokens; zero: not known
+	Scopes  []string  // of tokens
+	Key     bool      // there is a key beside the tokens
+}
+
+// A Form is the form of what is stored.
 type Form int
 
 const (
@@ -39,7 +48,7 @@ const (
 type Handler struct {
 	// Stored says what the operator has stored for a service that a Kit with
 	// this identity asks for in a sandbox of this name. Nil: nothing.
-	Stored func(service, identity, sandbox string) (Form, error)
+	Stored func(service, identity, sandbox string) (Binding, error)
 
 	// Domain judges a pattern of hosts that a secret would be sent to; nil
 	// accepts all.
@@ -55,11 +64,14 @@ func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contr
 	if err != nil {
 		return err
 	}
-	form, err := h.stored(s, c.Kit, config.Service)
+	bound, err := h.stored(s, c.Kit, config.Service)
 	if err != nil {
 		return err
 	}
-	if _, err := h.credential(s, c.Kit, config, form); err != nil {
+	if _, _, err := h.credential(s, c.Kit, config, bound); err != nil {
+		if bound.Form == None && c.Request.Optional {
+			err = fmt.Errorf("%w, and recreating the sandbox then grants it", err)
+		}
 		return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: err.Error()}
 	}
 	return nil
@@ -72,13 +84,13 @@ func (h *Handler) Plan(_ context.Context, s *handler.Scene, cs []capability.Cont
 		if err != nil {
 			return err
 		}
-		form, err := h.stored(s, c.Kit, config.Service)
+		bound, err := h.stored(s, c.Kit, config.Service)
 		if err != nil {
 			return err
 		}
-		out, err := h.credential(s, c.Kit, config, form)
+		out, file, err := h.credential(s, c.Kit, config, bound)
 		if err == nil {
-			err = add(p, out)
+			err = add(p, out, file)
 		}
 		if err != nil {
 			return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: err.Error()}
@@ -87,25 +99,30 @@ func (h *Handler) Plan(_ context.Context, s *handler.Scene, cs []capability.Cont
 	return nil
 }
 
-func (h *Handler) stored(s *handler.Scene, kit, service string) (Form, error) {
+func (h *Handler) stored(s *handler.Scene, kit, service string) (Binding, error) {
 	if h.Stored == nil {
-		return None, nil
+		return Binding{}, nil
 	}
-	form, err := h.Stored(service, s.Identities[kit], s.Name)
+	bound, err := h.Stored(service, s.Identities[kit], s.Name)
 	if err != nil {
-		return None, fmt.Errorf("credential %s: %w", service, err)
+		return Binding{}, fmt.Errorf("credential %s: %w", service, err)
 	}
-	return form, nil
+	return bound, nil
 }
 
-// add puts c into p; the two phases of one declaration, which merging took
-// apart, become one again.
-func add(p *plan.Plan, c plan.Credential) error {
+// add puts c, and the file that goes with it, into p; the two phases of one
+// declaration, which merging took apart, become one again.
+func add(p *plan.Plan, c plan.Credential, file *plan.File) error {
 	for i, o := range p.Credentials {
 		rest := o
 		rest.Phases = c.Phases
 		if reflect.DeepEqual(rest, c) {
 			p.Credentials[i].Phases = append(o.Phases, c.Phases...)
+			for j := range p.Files {
+				if file != nil && p.Files[j].Path == file.Path && p.Files[j].Kit == file.Kit {
+					p.Files[j].Span = span(p.Credentials[i].Phases)
+				}
+			}
 			return nil
 		}
 		meet := slices.ContainsFunc(c.Phases, o.Granted)
@@ -116,23 +133,36 @@ func add(p *plan.Plan, c plan.Credential) error {
 	if slices.Contains(p.Launch.Owned, c.Variable) {
 		return fmt.Errorf("credential %s: the variable %s is the host's", c.Service, c.Variable)
 	}
+	if file != nil {
+		if i := slices.IndexFunc(p.Files, func(f plan.File) bool { return f.Path == file.Path }); i >= 0 {
+			return fmt.Errorf("credential %s: its file %s is one of %s as well", c.Service, file.Path, p.Files[i].Kit)
+		}
+		p.Files = append(p.Files, *file)
+	}
 	p.Credentials = append(p.Credentials, c)
 	return nil
 }
 
-// credential is what config comes to, or why it comes to nothing.
-func (h *Handler) credential(s *handler.Scene, kit string, config credential.Config, form Form) (plan.Credential, error) {
+// credential is what config comes to, with the file that goes with it, or why it
+// comes to nothing.
+func (h *Handler) credential(s *handler.Scene, kit string, config credential.Config, bound Binding) (plan.Credential, *plan.File, error) {
 	c := plan.Credential{Service: config.Service, Kit: kit, Identity: s.Identities[kit]}
 	for _, p := range config.Phase {
 		c.Phases = append(c.Phases, plan.Phase(p))
 	}
-	if form == None {
-		return c, fmt.Errorf("no secret is stored for the service %s; 'kitbox secret set %s' stores one", c.Service, c.Service)
+	if bound.Form == None {
+		how := c.Service
+		if config.APIKey == nil {
+			how += " --oauth"
+		}
+		return c, nil, fmt.Errorf("no secret is stored for the service %s; 'kitbox secret set %s' stores one", c.Service, how)
 	}
-	if config.APIKey == nil {
-		return c, errors.New("OAuth is not implemented")
+	// Of the two ways to present one service, what is stored decides.
+	if config.OAuth != nil && (bound.Form == Tokens || config.APIKey == nil) {
+		file, err := h.oauth(s, &c, config.OAuth, bound)
+		return c, file, err
 	}
-	return c, h.key(s, &c, config.APIKey)
+	return c, nil, h.key(s, &c, config.APIKey)
 }
 
 // key plans an API key.
@@ -141,7 +171,7 @@ func (h *Handler) key(s *handler.Scene, c *plan.Credential, k *credential.APIKey
 		if !k.ProxyManaged && len(k.Inject) == 0 {
 			return fmt.Errorf("the Kit wants the secret itself in the variable %s, and no secret enters a sandbox; it has to state proxyManaged and inject", k.Name)
 		}
-		c.Variable, c.Sentinel = k.Name, sentinel(s.ID, c.Identity, c.Service)
+		c.Variable, c.Sentinel = k.Name, sentinel(s.ID, c.Identity, c.Service, "")
 	}
 	for _, r := range k.Inject {
 		if err := h.domain(r.Domain); err != nil {
@@ -197,10 +227,20 @@ func (h *Handler) domain(pattern string) error {
 	return nil
 }
 
+func span(phases []plan.Phase) plan.Span {
+	switch {
+	case len(phases) > 1:
+		return plan.BothPhases
+	case phases[0] == plan.Install:
+		return plan.WhileInstalling
+	}
+	return ""
+}
+
 // sentinel is what stands for a secret in one sandbox. It follows from what it
 // is for, so that a start or a recreation does not change it, and nobody can take
 // it for the secret.
-func sentinel(id, identity, service string) string {
-	sum := sha256.Sum256([]byte(id + "\x00" + identity + "\x00" + service))
-	return "kitbox-" + service + "-" + hex.EncodeToString(sum[:12])
+func sentinel(id, identity, service, what string) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + identity + "\x00" + service + "\x00" + what))
+	return "kitbox-" + service + "-" + what + hex.EncodeToString(sum[:12])
 }

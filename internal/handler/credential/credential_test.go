@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	grammar "github.com/kitbox-dev/kitbox/capability/credential"
@@ -24,17 +25,21 @@ func ask(config string) capability.Contribution {
 // host has a secret for svc and two, and nothing for others.
 func host() *credential.Handler {
 	return &credential.Handler{
-		Stored: func(service, identity, sandbox string) (credential.Form, error) {
+		Stored: func(service, identity, sandbox string) (credential.Binding, error) {
 			if identity != "repository k" || sandbox != "t" {
-				return credential.None, fmt.Errorf("asked for %q in %q", identity, sandbox)
+				return credential.Binding{}, fmt.Errorf("asked for %q in %q", identity, sandbox)
 			}
 			switch service {
 			case "svc", "two":
-				return credential.Secret, nil
+				return credential.Binding{Form: credential.Secret}, nil
+			case "tokens":
+				return credential.Binding{Form: credential.Tokens, Expires: time.UnixMilli(1893456000123), Scopes: []string{"a", "b"}}, nil
+			case "keyed":
+				return credential.Binding{Form: credential.Tokens, Key: true}, nil
 			case "broken":
-				return credential.None, errors.New("the vault cannot be read")
+				return credential.Binding{}, errors.New("the vault cannot be read")
 			}
-			return credential.None, nil
+			return credential.Binding{}, nil
 		},
 		Domain: func(p string) error { _, err := egress.ParseMatcher(p); return err },
 	}

@@ -5,6 +5,8 @@ package lifecycle
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/filemode"
@@ -32,6 +34,11 @@ func (*Handler) Plan(_ context.Context, _ *handler.Scene, cs []capability.Contri
 			config, err := lifecycle.Decode(part.Request)
 			if err != nil {
 				return err
+			}
+			for _, f := range config.Files {
+				if i := slices.IndexFunc(p.Files, func(o plan.File) bool { return o.Path == f.Dest() && o.Kit != part.Kit }); i >= 0 {
+					return &capability.RefusedError{Kit: part.Kit, Type: c.Request.Type, Reason: fmt.Sprintf("its file %s is one of %s as well", f.Dest(), p.Files[i].Kit)}
+				}
 			}
 			add(p, part.Kit, config)
 		}

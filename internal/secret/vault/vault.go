@@ -129,12 +129,17 @@ func check(service string, s Scope) error {
 // path is where the secret of service for s is. Names of scopes may hold
 // anything, so their hash stands for them.
 func (v *Vault) path(service string, s Scope) string {
-	name := service + "." + s.Kind
+	return filepath.Join(v.dir, service+s.suffix())
+}
+
+// suffix is how the files of secrets for s end.
+func (s Scope) suffix() string {
+	end := "." + s.Kind
 	if s.Name != "" {
 		sum := sha256.Sum256([]byte(s.Name))
-		name += "-" + hex.EncodeToString(sum[:16])
+		end += "-" + hex.EncodeToString(sum[:16])
 	}
-	return filepath.Join(v.dir, name+suffix)
+	return end + suffix
 }
 
 const suffix = ".json"
@@ -319,15 +324,24 @@ func (v *Vault) Remove(ctx context.Context, service string, s Scope) error {
 	return durable.SyncDir(v.dir)
 }
 
-// RemoveScope deletes every secret for s. None is no error.
+// RemoveScope deletes every secret for s, also one that cannot be read. None is no
+// error.
 func (v *Vault) RemoveScope(ctx context.Context, s Scope) error {
-	es, err := v.List()
-	errs := []error{err}
-	for _, e := range es {
-		if e.Scope == s {
-			if err := v.Remove(ctx, e.Service, s); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
-				errs = append(errs, err)
-			}
+	names, err := os.ReadDir(v.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return durable.Explain(v.dir, err)
+	}
+	var errs []error
+	for _, n := range names {
+		service, ok := strings.CutSuffix(n.Name(), s.suffix())
+		if !ok || !ValidService(service) {
+			continue
+		}
+		if err := v.Remove(ctx, service, s); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

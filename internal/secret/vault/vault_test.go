@@ -234,6 +234,38 @@ func TestWhatIsNotPut(t *testing.T) {
 	}
 }
 
+// TestARemovedScopeIsNotHeldUpByOthers has a file that was cut short.
+func TestARemovedScopeIsNotHeldUpByOthers(t *testing.T) {
+	dir := t.TempDir()
+	v := vault.Open(dir)
+	mine := vault.Scope{Kind: vault.Sandbox, Name: "t"}
+	for _, e := range []vault.Entry{entry("a", mine), entry("b", mine), entry("a", vault.Scope{Kind: vault.Sandbox, Name: "t2"}), entry("a", all)} {
+		if err := v.Put(t.Context(), e, value("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) != 4 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if strings.Contains(f, "a.") {
+			if err := os.Truncate(f, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := v.RemoveScope(t.Context(), mine); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.json")); len(left) != 2 {
+		t.Errorf("left %v", left)
+	}
+	if err := vault.Open(filepath.Join(dir, "none")).RemoveScope(t.Context(), mine); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUpdateDoesNotBringBack is a refresh that ends after the secret was taken
 // away.
 func TestUpdateDoesNotBringBack(t *testing.T) {
