@@ -118,6 +118,8 @@ kitbox stop t; kitbox start t
 kitbox exec t -- cat /data/f
 kill -9 $(kitbox status t --json | sed -n "s/.*\"keeperPid\": \([0-9]*\).*/\1/p")
 kitbox exec t -- echo reattached
+kitbox logs -f t $(kitbox exec -d t -- echo job)
+kitbox cp t:/data/f out && cat out && stat -c %u out && kitbox cp out t:/tmp/in && kitbox exec t -- stat -c %u /tmp/in
 kitbox rm t
 kitbox create -q --name s --allow-privileged strong:1
 kitbox exec -u 0 s -- sh -c "chmod 755 /proc/1/exe 2>&1; chmod 755 /bin/busybox 2>&1 && echo changed" | sed "s/.*: //"
@@ -142,6 +144,10 @@ kitbox exec v -- sh -c "cat /data/g; echo end >>/data/g; stat -c %u /data/g"
 kitbox rm v
 kitbox volume rm v
 kitbox volume rm t
+echo secret >ws/.env
+kitbox create -q --name p --allow-privileged --mask .env strong:1 ws
+kitbox exec -u 0 p -- sh -c "mkdir /m && mount -t tmpfs t /m && echo mounts; umount /home/agent/workspace/.env 2>/dev/null || umount /workspace/.env 2>/dev/null || echo locked; find / -xdev -name .env | xargs cat; cat .env"
+kitbox rm p
 kitbox ls --json
 '`
 	c := exec.Command("unshare", "-m", "sh", "-c", script, "sh", dir, strconv.Itoa(port))
@@ -155,14 +161,15 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\nt\n" +
+	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
 		// A service of the host, and the registry of its Kits.
 		"n\nhello\n{}\nn\n" +
 		"v\nv\nv\n1000\nagent\n1000\n1000\n1000\n0\nbefore\n1000\n0\n" + // the image's user owns what its caller does
 		"0\n0\n1000\n20001 ws/mine\n20001 ws/made\n20001 ws/d\nv\nv\nx\nv\n" +
-		"v\nbefore\nafter\n1000\nv\n"
+		"v\nbefore\nafter\n1000\nv\n" +
+		"p\nmounts\nlocked\np\n"
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "[]\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -32,6 +32,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/app"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
+	"github.com/kitbox-dev/kitbox/internal/job"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
@@ -40,7 +41,7 @@ var libexec string
 
 func TestMain(m *testing.M) {
 	halt()
-	if len(os.Args) > 0 && os.Args[0] == link.ProcessName {
+	if len(os.Args) > 0 && (os.Args[0] == link.ProcessName || os.Args[0] == job.ProcessName) {
 		os.Exit(app.Main(os.Args))
 	}
 	testscript.Main(withGuest{m}, map[string]func(){

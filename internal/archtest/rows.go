@@ -117,6 +117,8 @@ var Rows = []Row{
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
 	{Pkg: "internal/gitrepo", Why: "repositories know no sandbox, and git runs in one place", Only: []string{"kiterr"}},
+	{Pkg: "internal/workspace", Why: "what files are given is judged before any machine, and known to no driver",
+		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/driver/cover", "internal/gitrepo", "internal/store/durable"}},
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",

@@ -26,7 +26,10 @@ func (e *Env) run() *cobra.Command {
 there. KIT is a directory that holds a Kit, which is built when it has changed, an
 image of the local store or a registry, or a directory in a git repository,
 git+https://HOST/REPOSITORY#ref=TAG&dir=PATH. PATH is a directory of this machine that
-becomes the workspace; files made there belong to you.
+becomes the workspace; files made there belong to you. The hooks and the
+configuration of its Git repository are read-only there, since your own git runs
+them. With --clone the workspace is a clone of PATH instead, with nothing that is not
+committed; "kitbox workspace" gets its commits out.
 
 Every ARG is appended to the workload's launch command. With --exec, the ARGs
 are the command and the workload is not started.
@@ -36,6 +39,7 @@ the way is shown at the end; stdout carries only what the command prints. The
 sandbox is stopped when the command ends, and kept unless --rm is given.`,
 		Example: `  kitbox run ./examples/hello
   kitbox run --rm ./examples/hello . -- there
+  kitbox run --mask '.env*' -v ~/data:/data:ro ./examples/hello .
   kitbox run --rm --exec ./examples/hello --kit ./examples/tool -- tool`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kit, path, rest, err := kitPathArgs(cmd, args)

@@ -21,6 +21,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/resolve"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -111,11 +112,11 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
-	w, err := e.work(o, id)
+	w, err := e.files.Judge(o, id)
 	if err != nil {
 		return nil, err
 	}
-	o.Workspace = w.asked
+	o.Workspace = w.Asked
 	kits, err := e.load(ctx, o)
 	if err != nil {
 		return nil, err
@@ -168,7 +169,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 		return nil, err
 	}
 
-	p := &plan.Plan{Version: plan.Version, Name: name, ID: id, Workspace: w.source, WorkspaceMode: w.mode, Clone: w.clone, Hooks: []plan.Hook{}, Files: []plan.File{}}
+	p := &plan.Plan{Version: plan.Version, Name: name, ID: id, Workspace: w.Source, WorkspaceMode: w.Mode, Clone: w.Clone, Hooks: []plan.Hook{}, Files: []plan.File{}}
 	for _, k := range declared {
 		p.Kits = append(p.Kits, plan.Kit{Ref: k.Ref, Digest: k.Digest, Kind: k.Descriptor.Kind})
 	}
@@ -184,8 +185,8 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
-	if w.source != "" && p.Launch.Dir == "/" {
-		p.Launch.Dir = defaultWorkspace
+	if w.Source != "" && p.Launch.Dir == "/" {
+		p.Launch.Dir = workspace.DefaultDir
 	}
 	switch {
 	case o.Idle == 0:
@@ -202,7 +203,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for i := range p.Volumes {
 		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && o.Ephemeral && o.Name == ""
 	}
-	if err := e.addWork(p, w); err != nil {
+	if err := e.files.Add(p, w); err != nil {
 		return nil, err
 	}
 	if p.Machine.Layers, err = e.swapLayers(ctx, o, p.Machine); err != nil {
@@ -326,8 +327,8 @@ func ordered(order []resolve.Kit, kits []loadedKit) []loadedKit {
 }
 
 // newScene is what handlers may know.
-func newScene(name, id string, w work, config ocispec.ImageConfig, dirs rootfs) (*handler.Scene, error) {
-	s := &handler.Scene{Name: name, ID: id, Workspace: w.source, NoWorkspace: w.mode == plan.WorkspaceNone}
+func newScene(name, id string, w workspace.Given, config ocispec.ImageConfig, dirs rootfs) (*handler.Scene, error) {
+	s := &handler.Scene{Name: name, ID: id, Workspace: w.Source, NoWorkspace: w.Mode == plan.WorkspaceNone}
 	s.Image = handler.Image{User: config.User, Dir: config.WorkingDir}
 	passwd, err := dirs.text("/etc/passwd")
 	if err != nil {

@@ -195,7 +195,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if p.Clone != nil && o.Progress != nil {
 		o.Progress(sandbox.Event{Step: "clone", Of: p.Clone.Source})
 	}
-	if err := e.clones.prepare(ctx, p); err != nil {
+	if err := e.files.Clones.Prepare(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := j.Append(journal.Planned, ""); err != nil {

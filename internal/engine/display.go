@@ -7,6 +7,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -75,7 +76,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Storage = append(d.Storage, s)
 	}
 	if p.Workspace != "" {
-		d.Workspace = workspaceOf(p)
+		d.Workspace = workspace.Shown(p)
 	}
 	for _, b := range p.Binds {
 		d.Mounts = append(d.Mounts, sandbox.Mount(b))

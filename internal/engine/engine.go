@@ -34,6 +34,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -119,7 +120,7 @@ type Engine struct {
 	c        Config
 	storage  storage.Store
 	shared   shared
-	clones   clones
+	files    workspace.Host
 	secrets  *vault.Vault
 	handlers handler.List
 
@@ -131,7 +132,7 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, clones: clones{c.Home + "/clones"}, secrets: vault.Open(SecretsDir(c.Home))}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(SecretsDir(c.Home))}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
 		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
@@ -437,7 +438,7 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 		}
 	}
 	if id != "" {
-		if err := e.clones.remove(id); err != nil {
+		if err := e.files.Clones.Remove(id); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/resolve"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -56,7 +57,7 @@ func (e *Engine) Lock(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Lo
 		if err != nil {
 			return nil, err
 		}
-		scene, err := newScene("lock", "lock", work{}, config, dirs)
+		scene, err := newScene("lock", "lock", workspace.Given{}, config, dirs)
 		if err != nil {
 			return nil, err
 		}

@@ -169,7 +169,7 @@ func (b *box) replace(ctx context.Context) error {
 	if err := b.e.shared.prepare(n.Plan); err != nil {
 		return err
 	}
-	if err := b.e.clones.prepare(ctx, n.Plan); err != nil {
+	if err := b.e.files.Clones.Prepare(ctx, n.Plan); err != nil {
 		return err
 	}
 	for _, d := range []struct {

@@ -2,13 +2,12 @@ package engine
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 )
 
 // warnings is what of p most likely is a mistake, one line each. over are the
@@ -45,43 +44,7 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 			}
 		}
 	}
-	for _, m := range p.Machine.Mounts {
-		if len(m.Covers) > 0 && !m.ReadOnly && m.Owner != nil {
-			out = append(out, gitWarnings(m.Source)...)
-		}
-	}
-	return out
-}
-
-// maxGitConfig bounds what is read of a repository's configuration, in bytes.
-const maxGitConfig = 1 << 20
-
-// gitWarnings finds settings of the repository in dir that lead git to files which
-// the sandbox can write although the configuration itself is protected.
-func gitWarnings(dir string) (out []string) {
-	f, err := os.OpenInRoot(dir, ".git/config")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(b)) {
-		key, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(line)), "=")
-		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
-		switch {
-		case key == "hookspath":
-			out = append(out, fmt.Sprintf("workspace %s: your git takes its hooks from %s (core.hooksPath); make sure that the sandbox cannot write there, or use --clone", dir, strings.Trim(value, `"`)))
-		case strings.HasPrefix(key, "[include"):
-			out = append(out, fmt.Sprintf("workspace %s: its Git configuration includes other files; make sure that the sandbox cannot write those, or use --clone", dir))
-		}
-	}
-	return out
+	return append(out, workspace.Warnings(p)...)
 }
 
 // below reports whether file is dir or below it. Both are absolute.

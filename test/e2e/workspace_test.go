@@ -255,6 +255,20 @@ func TestMasksHideWhatIsThereAndWhatComes(t *testing.T) {
 	waitFor(t, "the new files to be hidden", func() bool {
 		return sh(t, "masked", "", "cat .env && cat later/deep/.env").Stdout == ""
 	})
+	// Root inside moves away what the directory is in.
+	nested := write(t, map[string]string{"f": ""})
+	own(t, nested, 1000)
+	create(t, "moved", "-q", "--mask", ".env", "-v", nested+":/a/b/c", probe)
+	if o := sh(t, "moved", "0", "mv /a/b /a/x && mv /a /y && mkdir -p /a/b/c && ls /y/x/c/f"); o.Code != 0 {
+		t.Fatalf("moving what a mount is in: %+v", o)
+	}
+	if err := os.WriteFile(filepath.Join(nested, ".env"), []byte("secret\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "a file in a place that was moved to be hidden", func() bool {
+		o := sh(t, "moved", "0", "cat /y/x/c/.env")
+		return o.Code == 0 && o.Stdout == ""
+	})
 	// The workspace outside is as it was.
 	if b, err := os.ReadFile(filepath.Join(dir, "keys/a")); err != nil || string(b) != "secret\n" {
 		t.Errorf("keys/a is %q, %v", b, err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -217,30 +218,32 @@ func layLater(dir string, run machinedir.Run, m plan.Mount, found []cover.Found)
 	if start, err := machinedir.StartTicks(run.PID); err != nil || start != run.Start {
 		return nil
 	}
-	var want, have unix.Stat_t
+	var want unix.Stat_t
 	if err := unix.Stat(m.Source, &want); err != nil {
 		return err
 	}
-	// In there, paths of the host cannot be named any more.
-	var ready [2][]*os.File
-	defer func() { closeAll(ready[0]); closeAll(ready[1]) }()
-	for _, f := range found {
-		if f.Kind == plan.CoverHide {
-			e, err := emptyMount(dir, f.Dir)
-			if err != nil {
-				return err
-			}
-			ready[kind(f.Dir)] = append(ready[kind(f.Dir)], e)
-		}
+	places, err := mountPoints(run.PID)
+	if err != nil {
+		return err
 	}
-	empty := func(dir bool) (int, error) {
-		list := ready[kind(dir)]
-		if len(list) == 0 {
-			return -1, unix.ENOENT // a file has become a directory since; the next event is about that
+	// In there, paths of the host cannot be named any more, so another thread
+	// takes the mounts that are laid over what is hidden.
+	empty := func(isDir bool) (int, error) {
+		type taken struct {
+			f   *os.File
+			err error
 		}
-		ready[kind(dir)] = list[1:]
-		defer list[0].Close()
-		return unix.FcntlInt(list[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		got := make(chan taken)
+		go func() {
+			f, err := emptyMount(dir, isDir)
+			got <- taken{f, err}
+		}()
+		t := <-got
+		if t.err != nil {
+			return -1, t.err
+		}
+		defer t.f.Close()
+		return unix.FcntlInt(t.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -253,26 +256,57 @@ func layLater(dir string, run machinedir.Run, m plan.Mount, found []cover.Found)
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
 				return os.NewSyscallError("setns", err)
 			}
-			root, err := unix.Open(m.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
+			// Wherever it is now: directories above a mount can be renamed.
+			seen := false
+			for _, p := range append([]string{m.Path}, places...) {
+				ok, err := layAt(p, want, forGuest(found), empty)
+				if err != nil {
+					return err
+				}
+				seen = seen || ok
 			}
-			defer unix.Close(root)
-			if err := unix.Fstat(root, &have); err != nil {
-				return err
+			if !seen {
+				return fmt.Errorf("%s is nowhere in the machine any more", m.Source)
 			}
-			if have.Dev != want.Dev || have.Ino != want.Ino {
-				return fmt.Errorf("%s is another directory in the machine now", m.Path)
-			}
-			return inside.Lay(root, forGuest(found), empty)
+			return nil
 		}()
 	}()
 	return <-done
 }
 
-func kind(dir bool) int {
-	if dir {
-		return 1
+// layAt lays covers below p, in the mount namespace of this thread, if p is the
+// root of a mount of the directory that want describes.
+func layAt(p string, want unix.Stat_t, cs []inside.Cover, empty inside.Empty) (bool, error) {
+	root, err := unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC})
+	if err != nil {
+		return false, nil //nolint:nilerr // moved away, or replaced by something else
 	}
-	return 0
+	defer unix.Close(root)
+	var have unix.Stat_t
+	if err := unix.Fstat(root, &have); err != nil {
+		return false, err
+	}
+	var x unix.Statx_t
+	if err := unix.Statx(root, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &x); err != nil {
+		return false, err
+	}
+	if have.Dev != want.Dev || have.Ino != want.Ino || x.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return false, nil
+	}
+	return true, inside.Lay(root, cs, empty)
+}
+
+// mountPoints lists where process pid has something mounted, as it names it.
+func mountPoints(pid int) ([]string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			out = append(out, strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4]))
+		}
+	}
+	return out, nil
 }

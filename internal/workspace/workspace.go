@@ -1,6 +1,13 @@
-package engine
+// Package workspace judges what files of the host a user gives to a sandbox (a
+// directory to work in, a clone of one, more mounts), puts them into its plan, and
+// keeps the clones.
+//
+// Nothing is mounted here: that is a driver's business, as it is to hide and to
+// protect what the plan says ([plan.Cover]). Git is read by package gitrepo.
+package workspace
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -8,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -18,16 +26,24 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// defaultWorkspace is where a host directory goes whose image names no place.
-const defaultWorkspace = "/workspace"
+// DefaultDir is where a host directory goes whose image names no place.
+const DefaultDir = "/workspace"
 
-// A work is the files of the host that a sandbox is given, judged.
-type work struct {
-	mode     string
-	asked    string // real path of the user's directory
-	source   string // what is mounted: that, or where a clone of it is kept
+// A Host is where the user's files are.
+type Host struct {
+	Home     string // kitbox's own state, which no sandbox is given
+	Rootless bool   // mounts cannot translate owners here
+	Clones   Clones
+}
+
+// A Given is what files a sandbox is given, judged.
+type Given struct {
+	Mode   string
+	Asked  string // real path of the user's directory
+	Source string // what is mounted: that, or where a clone of it is kept
+	Clone  *plan.Clone
+
 	readOnly bool
-	clone    *plan.Clone
 	hide     []plan.Cover
 	protect  []plan.Cover // on what is the user's and can be written
 	binds    []plan.Bind
@@ -52,29 +68,30 @@ var guarded = []plan.Cover{
 	{Pattern: "/.git/modules/**/config", Kind: plan.CoverKeep, If: ".git", Once: true},
 }
 
-// work judges what o gives to the sandbox id. It makes nothing.
-func (e *Engine) work(o sandbox.CreateOptions, id string) (w work, err error) {
-	w = work{mode: o.WorkspaceMode, readOnly: o.WorkspaceReadOnly}
-	if w.mode == "" {
-		w.mode = plan.WorkspaceInternal
+// Judge judges what o gives to the sandbox id. It makes nothing. What must not be
+// given is [kiterr.ErrRefused].
+func (h Host) Judge(o sandbox.CreateOptions, id string) (w Given, err error) {
+	w = Given{Mode: o.WorkspaceMode, readOnly: o.WorkspaceReadOnly}
+	if w.Mode == "" {
+		w.Mode = plan.WorkspaceInternal
 		if o.Workspace != "" {
-			w.mode = plan.WorkspaceHost
+			w.Mode = plan.WorkspaceHost
 		}
 	}
-	switch w.mode {
+	switch w.Mode {
 	case plan.WorkspaceHost, plan.WorkspaceCloned:
 		if o.Workspace == "" {
-			return w, fmt.Errorf("a workspace of mode %s takes the PATH of a directory", w.mode)
+			return w, fmt.Errorf("a workspace of mode %s takes the PATH of a directory", w.Mode)
 		}
 	case plan.WorkspaceInternal, plan.WorkspaceNone:
 		if o.Workspace != "" {
-			return w, fmt.Errorf("with a workspace of mode %s, %s would not be used; leave one of the two out", w.mode, o.Workspace)
+			return w, fmt.Errorf("with a workspace of mode %s, %s would not be used; leave one of the two out", w.Mode, o.Workspace)
 		}
 	default:
-		return w, fmt.Errorf("workspace mode %q is none of host, cloned, internal and none", w.mode)
+		return w, fmt.Errorf("workspace mode %q is none of host, cloned, internal and none", w.Mode)
 	}
-	if w.readOnly && w.mode != plan.WorkspaceHost {
-		return w, fmt.Errorf("only a workspace of mode host can be read-only, and this one's is %s", w.mode)
+	if w.readOnly && w.Mode != plan.WorkspaceHost {
+		return w, fmt.Errorf("only a workspace of mode host can be read-only, and this one's is %s", w.Mode)
 	}
 	for _, m := range o.Masks {
 		c := plan.Cover{Pattern: m, Kind: plan.CoverHide}
@@ -86,31 +103,31 @@ func (e *Engine) work(o sandbox.CreateOptions, id string) (w work, err error) {
 	if !o.UnprotectedGit {
 		w.protect = guarded
 	}
-	if w.asked, err = e.workspace(o.Workspace); err != nil {
+	if w.Asked, err = h.workspace(o.Workspace); err != nil {
 		return w, err
 	}
-	w.source = w.asked
-	if w.mode == plan.WorkspaceCloned {
-		if w.clone, err = e.clones.of(w.asked, id); err != nil {
+	w.Source = w.Asked
+	if w.Mode == plan.WorkspaceCloned {
+		if w.Clone, err = h.Clones.of(w.Asked, id); err != nil {
 			return w, err
 		}
-		w.source = e.clones.at(id)
+		w.Source = h.Clones.At(id)
 	}
 	for _, m := range o.Mounts {
-		b, err := e.bind(m)
+		b, err := h.bind(m)
 		if err != nil {
 			return w, err
 		}
 		w.binds = append(w.binds, b)
 	}
-	if len(w.hide) > 0 && w.source == "" && len(w.binds) == 0 {
-		return w, fmt.Errorf("there is nothing to mask: no directory of this machine is given to the sandbox")
+	if len(w.hide) > 0 && w.Source == "" && len(w.binds) == 0 {
+		return w, errors.New("there is nothing to mask: no directory of this machine is given to the sandbox")
 	}
 	return w, nil
 }
 
 // of says what a workspace cloned from dir would be.
-func (c clones) of(dir, id string) (*plan.Clone, error) {
+func (c Clones) of(dir, id string) (*plan.Clone, error) {
 	r, err := gitrepo.Open(dir)
 	if err != nil {
 		return nil, err
@@ -119,7 +136,7 @@ func (c clones) of(dir, id string) (*plan.Clone, error) {
 		return nil, err
 	}
 	k := &plan.Clone{Source: dir, Head: r.Head, Branch: r.Branch, Known: []string{r.Head}}
-	if have, err := c.read(id); err == nil && have.Source == dir {
+	if have, err := c.Read(id); err == nil && have.Source == dir {
 		return have, nil // made already: this is a recreation
 	}
 	for _, name := range r.Names("refs/heads/", "refs/tags/") {
@@ -131,11 +148,11 @@ func (c clones) of(dir, id string) (*plan.Clone, error) {
 }
 
 // workspace returns the real path of dir, which is empty or exists.
-func (e *Engine) workspace(dir string) (string, error) {
+func (h Host) workspace(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
 	}
-	real, st, err := e.given(dir)
+	real, st, err := h.given(dir)
 	if err != nil {
 		return "", fmt.Errorf("workspace %w", err)
 	}
@@ -150,7 +167,7 @@ func (e *Engine) workspace(dir string) (string, error) {
 // and those of all others, and with the next start have any directory of the
 // host. So are sockets through which the host would do what it is told, and
 // filesystems that are not made of files.
-func (e *Engine) given(p string) (string, fs.FileInfo, error) {
+func (h Host) given(p string) (string, fs.FileInfo, error) {
 	p, err := filepath.Abs(p)
 	if err != nil {
 		return "", nil, err
@@ -163,7 +180,7 @@ func (e *Engine) given(p string) (string, fs.FileInfo, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	home, err := filepath.Abs(e.c.Home)
+	home, err := filepath.Abs(h.Home)
 	if err != nil {
 		return "", nil, fmt.Errorf("%s: %w", real, err)
 	}
@@ -258,7 +275,7 @@ var (
 )
 
 // bind judges a mount that the user asks for.
-func (e *Engine) bind(m sandbox.Mount) (plan.Bind, error) {
+func (h Host) bind(m sandbox.Mount) (plan.Bind, error) {
 	b := plan.Bind{Path: path.Clean(m.Path), ReadOnly: m.ReadOnly}
 	if !path.IsAbs(m.Path) || strings.ContainsRune(m.Path, 0) {
 		return b, fmt.Errorf("mount %s: %q is not an absolute path in the sandbox", m.Source, m.Path)
@@ -271,7 +288,7 @@ func (e *Engine) bind(m sandbox.Mount) (plan.Bind, error) {
 			return b, fmt.Errorf("mount %s: %s belongs to the sandbox's runtime; mount it elsewhere: %w", m.Source, t, kiterr.ErrRefused)
 		}
 	}
-	real, _, err := e.given(m.Source)
+	real, _, err := h.given(m.Source)
 	if err != nil {
 		return b, fmt.Errorf("mount %w", err)
 	}
@@ -279,13 +296,13 @@ func (e *Engine) bind(m sandbox.Mount) (plan.Bind, error) {
 	return b, nil
 }
 
-// addWork mounts what the user gives, so that what is made there by the image's
+// Add mounts what the user gives, so that what is made there by the image's
 // user belongs to its owner outside, and orders the mounts so that none hides
 // another.
-func (e *Engine) addWork(p *plan.Plan, w work) error {
+func (h Host) Add(p *plan.Plan, w Given) error {
 	ms := w.binds
-	if w.source != "" {
-		ms = append([]plan.Bind{{Source: w.source, Path: p.Launch.Dir, ReadOnly: w.readOnly}}, ms...)
+	if w.Source != "" {
+		ms = append([]plan.Bind{{Source: w.Source, Path: p.Launch.Dir, ReadOnly: w.readOnly}}, ms...)
 	}
 	p.Binds = w.binds
 	taken := map[string]string{}
@@ -298,7 +315,7 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 		}
 		taken[b.Path] = b.Source
 		m := plan.Mount{Kind: plan.MountBind, Path: b.Path, Source: b.Source, ReadOnly: b.ReadOnly}
-		if i == 0 && w.clone != nil {
+		if i == 0 && w.Clone != nil {
 			// Not there yet, and the sandbox's own.
 			m.Covers = w.hide
 			p.Machine.Mounts = append(p.Machine.Mounts, m)
@@ -308,12 +325,12 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 		if err != nil {
 			return fmt.Errorf("mount %w", err)
 		}
-		sys, ok := st.Sys().(*unixStat)
+		sys, ok := st.Sys().(*syscall.Stat_t)
 		if !ok {
 			return fmt.Errorf("mount %s: who owns it cannot be read", b.Source)
 		}
 		m.Owner = &plan.OwnerMap{HostUID: sys.Uid, HostGID: sys.Gid, MachineUID: p.Launch.User.UID, MachineGID: p.Launch.User.GID}
-		if e.c.Rootless && !b.ReadOnly && sys.Uid == 0 && p.Launch.User.UID != 0 {
+		if h.Rootless && !b.ReadOnly && sys.Uid == 0 && p.Launch.User.UID != 0 {
 			// Inside the user's own namespace no mount can translate owners:
 			// the image's user has to be the one who runs kitbox.
 			p.Machine.IDMap.Swap = plan.Swap{UID: p.Launch.User.UID, GID: p.Launch.User.GID}
@@ -338,7 +355,7 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 	})
 	// What cannot be covered is said now and not at the boot.
 	for _, m := range p.Machine.Mounts {
-		if m.Kind == plan.MountBind && len(m.Covers) > 0 && (w.clone == nil || m.Source != w.source) {
+		if m.Kind == plan.MountBind && len(m.Covers) > 0 && (w.Clone == nil || m.Source != w.Source) {
 			if _, err := cover.Find(m.Source, m.Covers); err != nil {
 				return fmt.Errorf("%s: %w", m.Source, err)
 			}
@@ -347,8 +364,8 @@ func (e *Engine) addWork(p *plan.Plan, w work) error {
 	return nil
 }
 
-// workspaceOf is p's workspace as it is shown.
-func workspaceOf(p *plan.Plan) *sandbox.Workspace {
+// Shown is p's workspace as a user sees it.
+func Shown(p *plan.Plan) *sandbox.Workspace {
 	w := &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir, Mode: p.WorkspaceMode}
 	if w.Mode == "" {
 		w.Mode = sandbox.WorkspaceHost // of a plan that did not say
@@ -370,4 +387,10 @@ func workspaceOf(p *plan.Plan) *sandbox.Workspace {
 		}
 	}
 	return w
+}
+
+// below reports whether file is dir or below it. Both are absolute.
+func below(dir, file string) bool {
+	dir, file = path.Clean(dir), path.Clean(file)
+	return file == dir || strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/")
 }
