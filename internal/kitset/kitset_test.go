@@ -130,7 +130,7 @@ var host = layout.PlatformName(layout.HostPlatform())
 
 const (
 	workload = `{"schemaVersion":"3","kind":"workload","licenses":["MIT"],"provides":["w@1"],"args":{"where":{"default":"/d"},"level":{"default":"low","env":"LEVEL"}},"capabilities":[{"type":"com.docker.sandbox/volume@1","config":{"path":"${{ kit.args.where }}"}}]}`
-	mixin    = `{"schemaVersion":"3","kind":"mixin","licenses":["Apache-2.0"],"provides":["m@2"],"requires":["w >= 1"]}`
+	mixin    = `{"schemaVersion":"3","kind":"mixin","licenses":["Apache-2.0"],"provides":["m@2"],"requires":["w >= 1"],"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"files":[{"path":"/etc/m","content":"x","overwrite":false}],"startup":[{"description":"d","command":["/bin/m"]}]}}]}`
 	third    = `{"schemaVersion":"3","kind":"mixin","provides":["x@1"],"requires":["m < 3"]}`
 )
 
@@ -185,7 +185,9 @@ func keep(t testing.TB, images *layout.Store, p part, ref string) []ocispec.Desc
 		c := ocispec.Image{Platform: platform, Config: p.config, RootFS: ocispec.RootFS{Type: "layers"}}
 		for n, b := range [][]byte{
 			pack(t, "opt/"+p.stem+"/bin", p.stem+name, "bin/"+p.stem, "#!/bin/sh\n"),
-			pack(t, strings.TrimPrefix(content.StageRoot, "/")+"/"+p.stem+"/kit.yaml", annotations[annotation.Descriptor]),
+			// What is staged keeps the order that its author wrote keys in.
+			pack(t, strings.TrimPrefix(content.StageRoot, "/")+"/"+p.stem+"/kit.yaml",
+				strings.Replace(annotations[annotation.Descriptor], `{"content":"x","overwrite":false,"path":"/etc/m"}`, `{"path":"/etc/m","content":"x","overwrite":false}`, 1)),
 		} {
 			d, err := images.PushBytes(ctx, ocispec.MediaTypeImageLayer, b)
 			if err != nil {
