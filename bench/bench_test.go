@@ -66,8 +66,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("composing copies: %+v", l)
 		}
 	}
-	if compared != 13 || judged != 15 {
-		t.Errorf("%d comparisons and %d verdicts, want 13 and 15", compared, judged)
+	if compared != 15 || judged != 17 {
+		t.Errorf("%d comparisons and %d verdicts, want 15 and 17", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

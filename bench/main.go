@@ -97,7 +97,7 @@ func run(ctx context.Context, o options) (_ *report, err error) {
 	for _, m := range []struct {
 		name string
 		take func(context.Context, options, *fixture, *report) error
-	}{{"start", start}, {"memory", memory}, {"compose", compose}, {"egress", egress}, {"intercepted", intercepted}, {"fleet", fleet}} {
+	}{{"start", start}, {"memory", memory}, {"compose", compose}, {"workspaces", workspaces}, {"egress", egress}, {"intercepted", intercepted}, {"fleet", fleet}} {
 		if o.only != "" && o.only != m.name {
 			continue
 		}

@@ -278,3 +278,126 @@ type Finding struct {
 	Detail   string `json:"detail"`   // what was found
 	Remedy   string `json:"remedy,omitzero"`
 }
+
+// A Cloner has a workspace that was cloned from a directory of the host. Use
+// [FindUnsaved] and [Bundle].
+type Cloner interface {
+	Unsaved(ctx context.Context) (*Unsaved, error)
+	Bundle(ctx context.Context, w io.Writer) error
+}
+
+// An Unsaved is what exists only in a cloned workspace, and would be lost with it.
+type Unsaved struct {
+	Commits []Commit `json:"commits"`         // newest first, the first hundred
+	More    bool     `json:"more,omitzero"`   // there are more
+	Files   []string `json:"files,omitempty"` // changed or new, and not committed; the first hundred
+}
+
+// Empty reports whether nothing would be lost.
+func (u *Unsaved) Empty() bool { return len(u.Commits) == 0 && len(u.Files) == 0 }
+
+// A Commit is one that was made in a sandbox.
+type Commit struct {
+	ID      string `json:"id"`
+	Subject string `json:"subject"`
+}
+
+// FindUnsaved returns what only the cloned workspace of s has: commits that the
+// repository it was cloned from does not lead to, and changes that are not
+// committed. A sandbox without such a workspace has nothing to lose.
+func FindUnsaved(ctx context.Context, s Sandbox) (*Unsaved, error) {
+	c, ok := s.(Cloner)
+	if !ok {
+		return &Unsaved{}, nil
+	}
+	return c.Unsaved(ctx)
+}
+
+// Bundle writes the branches and tags of s's cloned workspace as a Git bundle.
+// s need not run. Without such a workspace it is [kiterr.ErrNotFound].
+func Bundle(ctx context.Context, s Sandbox, w io.Writer) error {
+	c, ok := s.(Cloner)
+	if !ok {
+		return fmt.Errorf("cloned workspace with %T: %w", s, kiterr.ErrUnsupported)
+	}
+	return c.Bundle(ctx, w)
+}
+
+// A Copier moves trees of files as tar streams. Use [Files].
+type Copier interface {
+	// StatFile describes what is at path, absolute or below the workspace.
+	// Nothing there is [kiterr.ErrNotFound].
+	StatFile(ctx context.Context, path string, follow bool) (FileInfo, error)
+
+	// Pack writes what is at path to w, the top named name in it, or with "."
+	// what is in a directory. The sandbox makes the stream, so it may hold
+	// anything.
+	Pack(ctx context.Context, path, name string, follow bool, w io.Writer) error
+
+	// Unpack writes the tar r into the directory dir.
+	Unpack(ctx context.Context, dir string, o UnpackOptions, r io.Reader) error
+}
+
+// UnpackOptions say whose the files become that are written into a sandbox. The
+// zero value makes them the image user's, with that user's rights.
+type UnpackOptions struct {
+	User     string // as in [Cmd.User]
+	Preserve bool   // by root, with the owners and modes of the stream
+}
+
+// A FileInfo describes a file in a sandbox.
+type FileInfo struct {
+	Size int64
+	Dir  bool
+	Link string // target of a symbolic link
+}
+
+// Files returns the copier of s. A sandbox without one answers
+// [kiterr.ErrUnsupported].
+func Files(s Sandbox) (Copier, error) {
+	if c, ok := s.(Copier); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("copying files with %T: %w", s, kiterr.ErrUnsupported)
+}
+
+// A Detacher runs commands that nobody waits for. Use [Detach].
+type Detacher interface {
+	// Detach starts c, whose streams and terminal are nil, and returns an id
+	// once it runs. It ends by itself, with its sandbox, or by StopJob, and
+	// counts as a session until then. Errors are those of [Sandbox.Run].
+	Detach(ctx context.Context, c *Cmd) (id string, err error)
+
+	// Jobs lists them, oldest first, the last hundred of those that have
+	// ended included.
+	Jobs(ctx context.Context) ([]Job, error)
+
+	// JobOutput writes what is kept of a job's output, stdout and stderr
+	// together as they came: the last megabyte at least. With follow it goes
+	// on until the job ends. An unknown id is [kiterr.ErrNotFound].
+	JobOutput(ctx context.Context, id string, follow bool, w io.Writer) error
+
+	// StopJob ends a job and its children and returns when it has ended.
+	StopJob(ctx context.Context, id string) error
+}
+
+// A Job is a command that nobody waits for.
+type Job struct {
+	ID       string    `json:"id"`
+	Args     []string  `json:"args"`
+	Running  bool      `json:"running"`
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended,omitzero"`
+	ExitCode *int      `json:"exitCode,omitempty"` // nil while it runs, and when its end was not seen
+	Signal   string    `json:"signal,omitzero"`
+	Error    string    `json:"error,omitzero"`
+}
+
+// Detach returns what runs commands in s that nobody waits for. A sandbox that
+// cannot answers [kiterr.ErrUnsupported].
+func Detach(s Sandbox) (Detacher, error) {
+	if d, ok := s.(Detacher); ok {
+		return d, nil
+	}
+	return nil, fmt.Errorf("running a command for nobody with %T: %w", s, kiterr.ErrUnsupported)
+}

@@ -75,6 +75,7 @@ type Plan struct {
 	Logins      []Login     `json:"logins,omitempty"`
 	Limits      []Bound     `json:"limits,omitempty"`
 	Workspace   *Workspace  `json:"workspace,omitempty"`
+	Mounts      []Mount     `json:"mounts,omitempty"` // of the user's
 	Hooks       []Hook      `json:"hooks"`
 	Files       []string    `json:"files"` // paths written at every start
 	Launch      []string    `json:"launch"`
@@ -202,8 +203,14 @@ type HostMount struct {
 
 // A Workspace is a host directory in the sandbox.
 type Workspace struct {
-	Host string `json:"host"`
+	Host string `json:"host"` // for a clone, where it is kept
 	Path string `json:"path"`
+	Mode string `json:"mode"` // host or cloned
+
+	ReadOnly  bool     `json:"readOnly,omitzero"`
+	Masks     []string `json:"masks,omitempty"`     // patterns of files that appear empty
+	Protected []string `json:"protected,omitempty"` // patterns of files that cannot be written
+	From      string   `json:"from,omitzero"`       // what a clone is of
 }
 
 // A Hook is a command that runs during creation or at a boot.

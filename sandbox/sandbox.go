@@ -110,6 +110,26 @@ type CreateOptions struct {
 	// Empty: the workspace is a directory inside the sandbox.
 	Workspace string
 
+	// WorkspaceMode is one of the Workspace modes. Empty means host when
+	// Workspace is set and internal otherwise.
+	WorkspaceMode string
+
+	// WorkspaceReadOnly keeps the sandbox from writing to Workspace.
+	WorkspaceReadOnly bool
+
+	// Masks are patterns of files that appear empty in the sandbox, below
+	// Workspace and every directory of Mounts: a name with '*', '?' or
+	// '[...]' at any depth, or with a slash a path below the directory, "**"
+	// for any number of directories.
+	Masks []string
+
+	// UnprotectedGit lets the sandbox write the hooks and the configuration
+	// of the Git repositories it is given, which programs of the host run.
+	UnprotectedGit bool
+
+	// Mounts are more files and directories of the host's.
+	Mounts []Mount
+
 	// BuildNetwork is what RUN steps can reach while a Kit given as a
 	// directory is built: "none", also when empty; "public", addresses of
 	// the internet; or "host", whatever this machine can reach, which is
@@ -151,6 +171,21 @@ type CreateOptions struct {
 	// Progress is told what is being done. Calls do not overlap. Nil
 	// discards.
 	Progress func(Event)
+}
+
+// The modes of a workspace.
+const (
+	WorkspaceHost     = "host"     // a directory of the host, as it is
+	WorkspaceCloned   = "cloned"   // what is committed in it, in a repository of the sandbox's own
+	WorkspaceInternal = "internal" // a directory inside the sandbox
+	WorkspaceNone     = "none"     // none
+)
+
+// A Mount gives a file or directory of the host to a sandbox.
+type Mount struct {
+	Source   string `json:"source"` // on the host; must exist
+	Path     string `json:"path"`   // absolute in the sandbox
+	ReadOnly bool   `json:"readOnly,omitzero"`
 }
 
 // DefaultIdle is how long a sandbox runs without a session unless something else
@@ -218,6 +253,10 @@ type Cmd struct {
 	// Stdout.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+
+	// Signals are numbers of Linux signals that the command and its children
+	// get, as from a terminal. Nil means none.
+	Signals <-chan int
 
 	// Terminal gives the command a terminal of its own. Nil gives pipes.
 	Terminal *Terminal

@@ -4,6 +4,7 @@
 //	kit-guest init    build the machine described on descriptor 3, then serve on 4
 //	kit-guest serve C serve on descriptor 3, in a machine that is built already,
 //	                  with the capabilities C, comma-separated, for commands
+//	kit-guest lock P  copy the mounts P from a user namespace, to descriptor 3
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
 //
@@ -39,7 +40,7 @@ func main() {
 	}
 	// Before anything else: a descriptor that some ancestor forgot must not
 	// reach a command of the machine, nor stay open in here.
-	kept := map[string]uint{"init": 3, "serve": 1, "anchor": 1}[mode]
+	kept := map[string]uint{"init": 3, "serve": 1, "anchor": 1, "lock": 1}[mode]
 	if err := unix.CloseRange(3+kept, ^uint(0), 0); err != nil {
 		fatal("closing inherited descriptors: %v", err)
 	}
@@ -76,6 +77,10 @@ func main() {
 			fatal("%v", err)
 		}
 		serve(ln)
+	case "lock":
+		if err := inside.Lock(stream(3).(*net.UnixConn), os.Args[2:]); err != nil {
+			fatal("%v", err)
+		}
 	case "hold":
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "anchor":

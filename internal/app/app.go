@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/oci"
 	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+	"github.com/kitbox-dev/kitbox/internal/job"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/kitset"
@@ -55,6 +57,15 @@ func Main(args []string) int {
 				return nil, err
 			}
 			return e.OpenKeeper(dir)
+		})
+	}
+	if len(args) > 0 && args[0] == job.ProcessName {
+		e, err := newEngine()
+		return job.Main(args, func(ctx context.Context, s job.Spec, out io.Writer, started func()) (*sandbox.Result, error) {
+			if err != nil {
+				return nil, err
+			}
+			return e.RunJob(ctx, s, out, started)
 		})
 	}
 	// A command ends before collecting would pay.

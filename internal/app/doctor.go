@@ -29,6 +29,7 @@ func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
 		tool("mmdebstrap", "makes the platform base: apt-get install mmdebstrap"),
 	}
+	fs = append(fs, d.hostFindings(ctx)...)
 	if os.Geteuid() != 0 {
 		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: apt-get install uidmap"), subids())
 	}

@@ -756,6 +756,8 @@ func (b *bench) status() builder.Status {
 }
 
 func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	b := newBench(t)
 	before := leftovers()
 	ok := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})
@@ -791,6 +793,11 @@ func TestAKilledBuilderLeavesNothingAndTheNextOneWorks(t *testing.T) {
 		t.Errorf("of what was built before the kill: cached %v, %s instead of %s", again.Cached, again.Digest, kept.Digest)
 	}
 	b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": strings.Replace(recipe, "echo hello", "echo new", 1), "note.txt": "note\n"})})
+	for _, dir := range []string{temp, filepath.Join(b.dir(), "buildkit", "tmp")} {
+		if left, err := filepath.Glob(filepath.Join(dir, "buildkit-mount*")); err != nil || len(left) > 0 {
+			t.Errorf("temporary files of the killed builder: %q, %v", left, err)
+		}
+	}
 	if b.status().PID == pid {
 		t.Error("the builder that was killed answers")
 	}

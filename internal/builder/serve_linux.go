@@ -109,6 +109,9 @@ func Serve(ctx context.Context, o ServeOptions) (err error) {
 	if err := mountRuncState(root); err != nil {
 		return err
 	}
+	if err := ownTemp(root); err != nil {
+		return err
+	}
 	sweepCgroups(cgroupParent(root))
 	defer sweepCgroups(cgroupParent(root))
 
@@ -183,6 +186,19 @@ func enterMounts() error {
 		return fmt.Errorf("mounting /proc: %w", err)
 	}
 	return nil
+}
+
+// ownTemp gives this process temporary files of its own, and removes those of a
+// predecessor that was killed: nobody would look for them in the system's place.
+func ownTemp(root string) error {
+	dir := filepath.Join(root, "tmp")
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("removing what a killed builder left: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Setenv("TMPDIR", dir)
 }
 
 // mountRuncState gives runc a directory for its state that ends with this

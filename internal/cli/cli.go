@@ -189,11 +189,11 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		group string
 		cmd   *cobra.Command
 	}{
-		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.plan()}, {groupRun, e.lock()}, {groupRun, e.update()},
+		{groupRun, e.run()}, {groupRun, e.create()}, {groupRun, e.exec()}, {groupRun, e.attach()}, {groupRun, e.job()}, {groupRun, e.copy()}, {groupRun, e.plan()}, {groupRun, e.lock()}, {groupRun, e.update()},
 		{groupLife, e.stop()}, {groupLife, e.start()}, {groupLife, e.restart()}, {groupLife, e.recreate()}, {groupLife, e.remove()},
 		{groupLook, e.list()}, {groupLook, e.status()}, {groupLook, e.logs()}, {groupLook, e.inspect()}, {groupLook, e.ports()}, {groupLook, e.events()}, {groupLook, e.policy()},
 		{groupAuthor, kitcmd.New(e.descriptor)}, {groupAuthor, e.build()},
-		{groupLife, e.volume()}, {groupLife, e.mount()}, {groupLife, e.secret()},
+		{groupLife, e.volume()}, {groupLife, e.mount()}, {groupLife, e.secret()}, {groupLife, e.workspace()},
 		{groupImages, e.images()}, {groupImages, e.pull()}, {groupImages, e.push()}, {groupImages, e.tag()}, {groupImages, e.image()}, {groupImages, e.prune()},
 		{groupImages, e.base()}, {groupImages, e.doctor()}, {groupImages, e.version()},
 	} {

@@ -243,6 +243,7 @@ func TestAnInterruptedRunIsPutAwayAllTheSame(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := fake{run: func(ctx context.Context, _ *sandbox.Cmd) (*sandbox.Result, error) {
 		cancel()
+		<-ctx.Done() // not at once: a signal is the command's first
 		return nil, ctx.Err()
 	}}
 	status, _, errs := f.commandIn(ctx, nil, "run", "-q", "--rm", "./w")

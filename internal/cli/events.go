@@ -22,14 +22,16 @@ type event struct {
 }
 
 func (e *Env) events() *cobra.Command {
-	var asJSON bool
+	var asJSON, follow bool
 	cmd := &cobra.Command{
 		Use:   "events NAME",
 		Short: "Show what happened to a sandbox, in order",
 		Long: `Shows the phases of a sandbox's life with the reasons of its stops, the runs of
 its hooks, and what its boundary refused. "logs" shows what hooks printed and
-"policy log" every decision.`,
-		Example:           `  kitbox events t --json | jq -r '.[] | select(.kind == "phase") | .text'`,
+"policy log" every decision. With --follow it goes on until it is interrupted or
+the sandbox is removed; --json prints one document a line then.`,
+		Example: `  kitbox events t --json | jq -r '.[] | select(.kind == "phase") | .text'
+  kitbox events t --follow`,
 		Args:              one("NAME"),
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,21 +43,73 @@ its hooks, and what its boundary refused. "logs" shows what hooks printed and
 			if err != nil {
 				return err
 			}
+			if follow {
+				return e.followEvents(cmd, sb, evs, asJSON)
+			}
 			if asJSON {
 				return writeJSON(e.Stdout, evs)
 			}
 			for _, v := range evs {
-				text := printable(v.Text)
-				if v.Reason != "" {
-					text += ": " + printable(v.Reason)
+				if err := e.writeEvent(v, false); err != nil {
+					return err
 				}
-				fmt.Fprintf(e.Stdout, "%s  %-8s %s\n", v.Time.Local().Format(time.RFC3339), v.Kind, text)
 			}
 			return nil
 		},
 	}
 	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
 	return cmd
+}
+
+// writeEvent prints one event as a line.
+func (e *Env) writeEvent(v event, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(e.Stdout).Encode(v)
+	}
+	text := printable(v.Text)
+	if v.Reason != "" {
+		text += ": " + printable(v.Reason)
+	}
+	_, err := fmt.Fprintf(e.Stdout, "%s  %-8s %s\n", v.Time.Local().Format(time.RFC3339), v.Kind, text)
+	return err
+}
+
+// lookAgain is how often events are looked for.
+const lookAgain = 200 * time.Millisecond
+
+// followEvents prints evs, and then what comes, until ctx or the sandbox ends.
+func (e *Env) followEvents(cmd *cobra.Command, sb sandbox.Sandbox, evs []event, asJSON bool) error {
+	shown := map[event]int{} // equal ones can come several times at once
+	for {
+		now := map[event]int{}
+		for _, v := range evs {
+			if now[v]++; now[v] <= shown[v] {
+				continue
+			}
+			if err := e.writeEvent(v, asJSON); err != nil {
+				return err
+			}
+		}
+		shown = now
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-time.After(lookAgain):
+		}
+		// Looked up anew: one that is removed has nothing more to tell.
+		sb, err := e.Runtime.Open(cmd.Context(), sb.Name())
+		if err == nil {
+			evs, err = eventsOf(cmd, sb)
+		}
+		over := errors.Is(err, kiterr.ErrNotFound) || cmd.Context().Err() != nil
+		if over {
+			err = nil
+		}
+		if over || err != nil {
+			return err
+		}
+	}
 }
 
 func eventsOf(cmd *cobra.Command, sb sandbox.Sandbox) ([]event, error) {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,20 +13,32 @@ import (
 
 func (e *Env) exec() *cobra.Command {
 	var (
-		s    streams
-		c    sandbox.Cmd
-		user string
+		s      streams
+		c      sandbox.Cmd
+		user   string
+		files  []string
+		detach bool
 	)
 	cmd := &cobra.Command{
 		Use:   "exec [options] NAME [--] COMMAND [ARG...]",
 		Short: "Run a command in a running sandbox",
 		Long: `Runs COMMAND in the sandbox NAME and ends with its status. stdout and stderr
 stay apart and are passed on byte for byte; without -i the command's input is
-empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.`,
+empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
+
+Signals that exec gets go on to COMMAND and its children; ten seconds after an INT,
+TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND
+runs on by itself, and exec prints an id once it has started: "kitbox logs NAME ID"
+shows what it prints, and "kitbox job" the others.
+
+A file given with --env-file has a NAME=VALUE in each line; one with a NAME alone
+takes the value of this machine's variable, and one that begins with # is a
+comment. -e comes over it.`,
 		Example: `  kitbox exec t -- cat /time.txt
   kitbox exec -it t -- bash
   tar c . | kitbox exec -i t -- tar x -C /tmp
-  kitbox exec -u 0 t -- apt-get update`,
+  kitbox exec -u 0 t -- apt-get update
+  kitbox logs -f t $(kitbox exec -d t -- make test)`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || args[1] == "--" && len(args) < 3 {
 				return usageError(cmd, "exec takes the NAME of a sandbox and a COMMAND")
@@ -51,6 +65,18 @@ empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
 			if _, err := pairs(cmd, "--env", c.Env); err != nil {
 				return err
 			}
+			var env []string
+			for _, f := range files {
+				vars, err := e.envFile(f)
+				if err != nil {
+					return err
+				}
+				env = append(env, vars...)
+			}
+			c.Env = append(env, c.Env...)
+			if detach {
+				return e.detach(cmd, &s, sb, &c)
+			}
 			res, err := s.run(cmd.Context(), e, sb, &c)
 			return result(res, err)
 		},
@@ -61,7 +87,40 @@ empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
 	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
 	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
 	cmd.Flags().StringArrayVarP(&c.Env, "env", "e", nil, "set a variable, `NAME=VALUE` (repeatable)")
+	cmd.Flags().StringArrayVar(&files, "env-file", nil, "set the variables of `FILE` (repeatable)")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "let it run on, and print its id")
 	return cmd
+}
+
+// envFile reads variables, one a line.
+func (e *Env) envFile(file string) ([]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var env []string
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		n++
+		line = strings.TrimRight(line, "\r\n")
+		if t := strings.TrimSpace(line); t == "" || t[0] == '#' {
+			continue
+		}
+		line = strings.TrimLeft(line, " \t")
+		name, _, ok := strings.Cut(line, "=")
+		if name == "" || strings.ContainsAny(name, " \t\x00") {
+			return nil, fmt.Errorf("%s, line %d: %q is no name of a variable", file, n, name)
+		}
+		if !ok {
+			v := e.getenv(name)
+			if v == "" {
+				continue
+			}
+			line = name + "=" + v
+		}
+		env = append(env, line)
+	}
+	return env, nil
 }
 
 func (e *Env) attach() *cobra.Command {

@@ -48,20 +48,35 @@ func (e *Env) start() *cobra.Command {
 }
 
 func (e *Env) remove() *cobra.Command {
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove a sandbox, running or not; its volumes are kept",
-		Long: `Stops the sandbox and deletes it with all it wrote, except its volumes and its
-workspace: a sandbox that is created later under the same name has the volumes
-again.`,
-		Example:           `  kitbox rm t`,
+		Long: `Stops the sandbox and deletes it with all it wrote, except its volumes and a
+workspace that is a directory of this machine: a sandbox that is created later
+under the same name has the volumes again.
+
+A cloned workspace goes too. Commits that only it has, and changes that are not
+committed, are listed first: at a terminal rm asks then, and otherwise it removes
+nothing and ends with status 2, unless --force is given. "kitbox workspace
+bundle" gets the commits out.`,
+		Example: `  kitbox rm t
+  kitbox rm --force t     whatever its workspace holds`,
 		Args:              atLeastOneName,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return e.each(cmd, args, func(sb sandbox.Sandbox) error { return sb.Remove(cmd.Context()) })
+			return e.each(cmd, args, func(sb sandbox.Sandbox) error {
+				if !force {
+					if err := e.loses(cmd, sb); err != nil {
+						return err
+					}
+				}
+				return sb.Remove(cmd.Context())
+			})
 		},
 	}
 	quietFlag(cmd)
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not look for what would be lost, and do not ask")
 	return cmd
 }
 

@@ -36,7 +36,14 @@ type making struct {
 
 	privileged bool
 	driver     string
-	quiet      bool
+
+	clone    bool
+	mode     string // --workspace-mode
+	readOnly bool
+	masks    []string
+	mounts   []string
+	plainGit bool // --unprotected-git
+	quiet    bool
 
 	lock locking
 }
@@ -59,6 +66,12 @@ func (m *making) flags(cmd *cobra.Command) {
 	f.StringVar(&m.disk, "disk", "", "how much it may write outside volumes, mounts and the workspace, such as 10g")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
+	f.BoolVar(&m.clone, "clone", false, "make the workspace a clone of the Git repository PATH: what is committed\nthere and nothing else")
+	f.StringVar(&m.mode, "workspace-mode", "", "`MODE` of the workspace: host (PATH itself, the default with PATH), cloned,\ninternal (a directory of the sandbox, the default without), or none")
+	f.BoolVar(&m.readOnly, "workspace-ro", false, "keep the sandbox from writing to PATH")
+	f.StringArrayVar(&m.masks, "mask", nil, "make files of PATH and mounts that match `PATTERN` appear empty: '.env*' at\nany depth, or 'conf/**/*.key' (repeatable)")
+	f.StringArrayVarP(&m.mounts, "mount", "v", nil, "give another file or directory of this machine, `SRC:DST[:ro]` (repeatable)")
+	f.BoolVar(&m.plainGit, "unprotected-git", false, "let the sandbox write .git/hooks and .git/config, which your own git runs")
 	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
 	f.BoolVarP(&m.quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
@@ -135,6 +148,35 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 		return o, err
 	}
 	o.Pull = m.pull
+	switch {
+	case m.clone && m.mode != "" && m.mode != sandbox.WorkspaceCloned:
+		return o, usageError(cmd, "--clone and --workspace-mode %s exclude each other", m.mode)
+	case m.clone:
+		m.mode = sandbox.WorkspaceCloned
+	}
+	o.WorkspaceMode, o.WorkspaceReadOnly, o.Masks, o.UnprotectedGit = m.mode, m.readOnly, m.masks, m.plainGit
+	switch m.mode {
+	case "", sandbox.WorkspaceInternal, sandbox.WorkspaceNone:
+		if m.readOnly && workspace == "" {
+			return o, usageError(cmd, "--workspace-ro takes a PATH")
+		}
+		if m.mode != "" && workspace != "" {
+			return o, usageError(cmd, "with --workspace-mode %s there is no PATH", m.mode)
+		}
+	case sandbox.WorkspaceHost, sandbox.WorkspaceCloned:
+		if workspace == "" {
+			return o, usageError(cmd, "--workspace-mode %s takes a PATH", m.mode)
+		}
+	default:
+		return o, usageError(cmd, "--workspace-mode %q is none of host, cloned, internal and none", m.mode)
+	}
+	for _, v := range m.mounts {
+		mount, err := parseMount(v)
+		if err != nil {
+			return o, usageError(cmd, "--mount %q: %v", v, err)
+		}
+		o.Mounts = append(o.Mounts, mount)
+	}
 	if workspace != "" {
 		if o.Workspace, err = directory(workspace); err != nil {
 			if cmd.Name() == "run" {
@@ -243,6 +285,32 @@ func parseRoute(s string) (sandbox.Route, error) {
 		return sandbox.Route{Name: name, Addr: a.String()}, nil
 	}
 	return sandbox.Route{}, fmt.Errorf("%q is neither ADDR:PORT nor an address", addr)
+}
+
+// parseMount reads SRC:DST or SRC:DST:ro. A path with a colon cannot be written.
+func parseMount(s string) (sandbox.Mount, error) {
+	parts := strings.Split(s, ":")
+	m := sandbox.Mount{}
+	switch {
+	case len(parts) == 3 && (parts[2] == "ro" || parts[2] == "rw"):
+		m.ReadOnly = parts[2] == "ro"
+	case len(parts) == 3:
+		return m, fmt.Errorf("%q is neither ro nor rw", parts[2])
+	case len(parts) != 2:
+		return m, fmt.Errorf("not of the form SRC:DST or SRC:DST:ro")
+	}
+	m.Source, m.Path = parts[0], parts[1]
+	if m.Source == "" || !strings.HasPrefix(m.Path, "/") {
+		return m, fmt.Errorf("SRC is a path of this machine and DST an absolute one of the sandbox")
+	}
+	var err error
+	if m.Source, err = filepath.Abs(m.Source); err != nil {
+		return m, err
+	}
+	if _, err := os.Stat(m.Source); err != nil {
+		return m, fmt.Errorf("%s: no such file or directory", parts[0])
+	}
+	return m, nil
 }
 
 // directory resolves a workspace argument. Links are resolved, since what is

@@ -128,7 +128,14 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("limit", text)
 	}
 	if g.Workspace != nil {
-		line("workspace", g.Workspace.Host+" at "+g.Workspace.Path)
+		workspaceLines(line, g.Workspace)
+	}
+	for _, m := range g.Mounts {
+		text := m.Source + " at " + m.Path
+		if m.ReadOnly {
+			text += ", read-only"
+		}
+		line("mount", text)
 	}
 	var hooks []string
 	for _, n := range []struct{ phase, name string }{{"install", "install"}, {"runtime", "startup"}} {
@@ -150,6 +157,23 @@ func writePlan(w io.Writer, g *sandbox.Plan, prefix string) {
 	}
 	for _, w := range g.Warnings {
 		line("warning", w)
+	}
+}
+
+func workspaceLines(line func(label, text string), w *sandbox.Workspace) {
+	text := w.Host + " at " + w.Path
+	if w.Mode == sandbox.WorkspaceCloned {
+		text = "a clone of " + w.From + " at " + w.Path + ", which ends with the sandbox"
+	}
+	if w.ReadOnly {
+		text += ", read-only"
+	}
+	line("workspace", text)
+	if len(w.Masks) > 0 {
+		line("masked", strings.Join(w.Masks, ", "))
+	}
+	if len(w.Protected) > 0 {
+		line("protected", "hooks and configuration of its Git repository")
 	}
 }
 

@@ -56,6 +56,9 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 	if interactive {
 		c.Stdin = e.Stdin
 	}
+	ctx, signals, stopSignals := passSignals(ctx)
+	c.Signals = signals
+	defer stopSignals()
 	if !tty {
 		return sb.Run(ctx, c)
 	}
@@ -87,6 +90,66 @@ func (s *streams) run(ctx context.Context, e *Env, sb sandbox.Sandbox, c *sandbo
 	}
 	return sb.Run(ctx, c)
 }
+
+// passSignals returns a channel of the signals that this process gets from now on,
+// and a context that the first of them does not end: the command is told, and has
+// as long as at a stop to end as it likes. Then, or at a second signal that asks for
+// an end, the context ends.
+func passSignals(ctx context.Context) (context.Context, <-chan int, func()) {
+	if ctx.Err() != nil {
+		return ctx, nil, func() {}
+	}
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	got := make(chan os.Signal, 8)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	to := make(chan int, 8)
+	go func() {
+		asked := false
+		var late <-chan time.Time
+		for {
+			select {
+			case <-inner.Done():
+				return
+			case <-late:
+				cancel()
+				return
+			case s := <-got:
+				n, ok := s.(syscall.Signal)
+				if !ok {
+					continue
+				}
+				if n == syscall.SIGINT || n == syscall.SIGTERM || n == syscall.SIGHUP {
+					if asked {
+						cancel()
+						return
+					}
+					asked, late = true, time.After(askedGrace)
+				}
+				select {
+				case to <- int(n):
+				default:
+				}
+			case <-ctx.Done():
+				if !asked {
+					// Ended by something else than a signal, or by one
+					// that came before we listened.
+					select {
+					case s := <-got:
+						got <- s
+					case <-time.After(50 * time.Millisecond):
+						cancel()
+						return
+					}
+				}
+				ctx = context.WithoutCancel(ctx)
+			}
+		}
+	}()
+	return inner, to, func() { signal.Stop(got); cancel() }
+}
+
+// askedGrace is how long a command may take to end once it was asked to.
+const askedGrace = 10 * time.Second
 
 // endOfInput is the input of a command that has a terminal and nobody typing:
 // Ctrl-D at once, and again for as long as the command runs, since each ends

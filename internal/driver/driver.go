@@ -31,7 +31,8 @@ type Driver interface {
 	// Start boots the machine and returns when its guest answers; nothing
 	// but the guest runs in it then. The machine outlives the calling
 	// process. Its only network interface is loopback. Starting a running
-	// machine does nothing. On error nothing of the boot is left.
+	// machine changes nothing of it; covers of its mounts are kept up from
+	// then on by the calling process. On error nothing of the boot is left.
 	Start(ctx context.Context, id string) error
 
 	// Dial opens a new stream to the guest of a running machine; the guest

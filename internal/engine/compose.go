@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -59,13 +58,20 @@ type asked struct {
 	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
 	Driver          string          `json:"driver,omitempty"`
 	Ephemeral       bool            `json:"ephemeral,omitempty"`
+
+	WorkspaceMode     string          `json:"workspaceMode,omitempty"`
+	WorkspaceReadOnly bool            `json:"workspaceReadOnly,omitempty"`
+	Masks             []string        `json:"masks,omitempty"`
+	UnprotectedGit    bool            `json:"unprotectedGit,omitempty"`
+	Mounts            []sandbox.Mount `json:"mounts,omitempty"`
 }
 
 // askedFor keeps o. A directory is kept by its whole path: a recreation may be
 // asked for anywhere.
 func askedFor(o sandbox.CreateOptions) *asked {
 	a := &asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
-		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver}
+		AllowPrivileged: o.AllowPrivileged, Ephemeral: o.Ephemeral, Driver: o.Driver,
+		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
 	for _, ref := range o.Kits {
 		if strings.HasPrefix(ref, ".") {
 			if abs, err := filepath.Abs(ref); err == nil {
@@ -103,11 +109,11 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
-	workspace, err := e.workspace(o.Workspace)
+	w, err := e.work(o, id)
 	if err != nil {
 		return nil, err
 	}
-	o.Workspace = workspace
+	o.Workspace = w.asked
 	kits, err := e.load(ctx, o)
 	if err != nil {
 		return nil, err
@@ -127,7 +133,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	if err != nil {
 		return nil, err
 	}
-	scene, err := newScene(name, id, o.Workspace, config, dirs)
+	scene, err := newScene(name, id, w, config, dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +166,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 		return nil, err
 	}
 
-	p := &plan.Plan{Version: plan.Version, Name: name, ID: id, Workspace: o.Workspace, Hooks: []plan.Hook{}, Files: []plan.File{}}
+	p := &plan.Plan{Version: plan.Version, Name: name, ID: id, Workspace: w.source, WorkspaceMode: w.mode, Clone: w.clone, Hooks: []plan.Hook{}, Files: []plan.File{}}
 	for _, k := range declared {
 		p.Kits = append(p.Kits, plan.Kit{Ref: k.Ref, Digest: k.Digest, Kind: k.Descriptor.Kind})
 	}
@@ -171,6 +177,9 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	p.Machine = plan.Machine{ID: id, Driver: o.Driver, Hostname: hostname(name), Layers: dirs, Mounts: []plan.Mount{}, Limits: scene.Limits}
 	p.Machine.Files = e.c.BootFiles(p.Machine.Hostname)
 	p.Launch = launch(config, scene.Image, env)
+	if w.source != "" && p.Launch.Dir == "/" {
+		p.Launch.Dir = defaultWorkspace
+	}
 	switch {
 	case o.Idle == 0:
 		p.IdleMillis = sandbox.DefaultIdle.Milliseconds()
@@ -186,13 +195,10 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	for i := range p.Volumes {
 		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && o.Ephemeral && o.Name == ""
 	}
-	if o.Workspace != "" && e.c.Rootless && p.Launch.User.UID != 0 {
-		// Inside the user's own namespace no mount can translate owners:
-		// the workspace would be there and not be writable.
-		return nil, fmt.Errorf("workspace %s: without root, a host directory can be given only to a workload whose user is root, and this one's is %d; run kitbox as root, or leave PATH out: %w",
-			o.Workspace, p.Launch.User.UID, kiterr.ErrUnsupported)
+	if err := e.addWork(p, w); err != nil {
+		return nil, err
 	}
-	if err := addWorkspace(p, o.Workspace); err != nil {
+	if p.Machine.Layers, err = e.swapLayers(ctx, o, p.Machine); err != nil {
 		return nil, err
 	}
 	p.Skipped = skipped(selection)
@@ -313,8 +319,8 @@ func ordered(order []resolve.Kit, kits []loadedKit) []loadedKit {
 }
 
 // newScene is what handlers may know.
-func newScene(name, id, workspace string, config ocispec.ImageConfig, dirs rootfs) (*handler.Scene, error) {
-	s := &handler.Scene{Name: name, ID: id, Workspace: workspace}
+func newScene(name, id string, w work, config ocispec.ImageConfig, dirs rootfs) (*handler.Scene, error) {
+	s := &handler.Scene{Name: name, ID: id, Workspace: w.source, NoWorkspace: w.mode == plan.WorkspaceNone}
 	s.Image = handler.Image{User: config.User, Dir: config.WorkingDir}
 	passwd, err := dirs.text("/etc/passwd")
 	if err != nil {
@@ -439,91 +445,6 @@ func requests(cs []capability.Contribution) []capability.Request {
 		rs = append(rs, c.Request)
 	}
 	return rs
-}
-
-// defaultWorkspace is where a host directory goes whose image names no place.
-const defaultWorkspace = "/workspace"
-
-// workspace returns the real path of dir, which is empty or exists. One that
-// holds the home, or lies in it, is refused: the sandbox could write its own
-// plan and those of all others, and with the next start have any directory of
-// the host.
-func (e *Engine) workspace(dir string) (string, error) {
-	if dir == "" {
-		return "", nil
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", fmt.Errorf("workspace %w", err)
-	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return "", fmt.Errorf("workspace %w", err)
-	}
-	home, err := filepath.Abs(e.c.Home)
-	if err != nil {
-		return "", fmt.Errorf("workspace %s: %w", dir, err)
-	}
-	if home, err = filepath.EvalSymlinks(home); err != nil {
-		return "", fmt.Errorf("workspace %s: %w", dir, err)
-	}
-	for _, pair := range [][2]string{{dir, home}, {home, dir}} {
-		ok, err := within(pair[0], pair[1])
-		if err != nil {
-			return "", fmt.Errorf("workspace %s: %w", dir, err)
-		}
-		if ok {
-			return "", fmt.Errorf("workspace %s: kitbox keeps its sandboxes in %s, which no sandbox may write to; name a directory beside it, or move it with KITBOX_HOME: %w",
-				dir, home, kiterr.ErrRefused)
-		}
-	}
-	return dir, nil
-}
-
-// within reports whether p is dir or below it. It compares what the names stand
-// for, since a directory may be mounted at two places.
-func within(p, dir string) (bool, error) {
-	want, err := os.Stat(dir)
-	if err != nil {
-		return false, err
-	}
-	for {
-		st, err := os.Stat(p)
-		if err != nil {
-			return false, err
-		}
-		if os.SameFile(st, want) {
-			return true, nil
-		}
-		if p == "/" {
-			return false, nil
-		}
-		p = filepath.Dir(p)
-	}
-}
-
-// addWorkspace mounts the host directory at the working directory, so that what
-// is made there by the image's user belongs to the directory's owner outside, and
-// orders the mounts so that none hides another.
-func addWorkspace(p *plan.Plan, dir string) error {
-	if dir != "" {
-		if p.Launch.Dir == "/" {
-			p.Launch.Dir = defaultWorkspace
-		}
-		st, err := os.Stat(dir)
-		if err != nil {
-			return fmt.Errorf("workspace %w", err)
-		}
-		sys, ok := st.Sys().(*unixStat)
-		if !ok {
-			return fmt.Errorf("workspace %s: who owns it cannot be read", dir)
-		}
-		p.Machine.Mounts = append(p.Machine.Mounts, plan.Mount{Kind: plan.MountBind, Path: p.Launch.Dir, Source: dir,
-			Owner: &plan.OwnerMap{HostUID: sys.Uid, HostGID: sys.Gid, MachineUID: p.Launch.User.UID, MachineGID: p.Launch.User.GID}})
-	}
-	slices.SortStableFunc(p.Machine.Mounts, func(a, b plan.Mount) int {
-		return strings.Count(a.Path, "/") - strings.Count(b.Path, "/")
-	})
-	return nil
 }
 
 // hostname makes a host name of a sandbox name, which may have dots and

@@ -192,6 +192,12 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := e.shared.prepare(p); err != nil {
 		return nil, err
 	}
+	if p.Clone != nil && o.Progress != nil {
+		o.Progress(sandbox.Event{Step: "clone", Of: p.Clone.Source})
+	}
+	if err := e.clones.prepare(ctx, p); err != nil {
+		return nil, err
+	}
 	if err := j.Append(journal.Planned, ""); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,10 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Storage = append(d.Storage, s)
 	}
 	if p.Workspace != "" {
-		d.Workspace = &sandbox.Workspace{Host: p.Workspace, Path: p.Launch.Dir}
+		d.Workspace = workspaceOf(p)
+	}
+	for _, b := range p.Binds {
+		d.Mounts = append(d.Mounts, sandbox.Mount(b))
 	}
 	d.Limits = bounds(p)
 	for _, m := range p.HostMounts {

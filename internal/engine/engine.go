@@ -111,6 +111,7 @@ type Engine struct {
 	c        Config
 	storage  storage.Store
 	shared   shared
+	clones   clones
 	secrets  *vault.Vault
 	handlers handler.List
 
@@ -122,7 +123,7 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, secrets: vault.Open(SecretsDir(c.Home))}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, clones: clones{c.Home + "/clones"}, secrets: vault.Open(SecretsDir(c.Home))}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
 		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
@@ -424,6 +425,11 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 	// be is about to be tried again.
 	if keep && journal.Installed(es) {
 		if err := e.secrets.RemoveScope(ctx, vault.Scope{Kind: vault.Sandbox, Name: sb.Name}); err != nil {
+			return err
+		}
+	}
+	if id != "" {
+		if err := e.clones.remove(id); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/assemble"
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -45,4 +46,29 @@ func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loa
 		}
 	})
 	return rootfs(dirs), err
+}
+
+// swapLayers returns the layers of m with the owners that its map asks for: as
+// they are, or copies.
+func (e *Engine) swapLayers(ctx context.Context, o sandbox.CreateOptions, m plan.Machine) ([]string, error) {
+	if m.IDMap.Swap == (plan.Swap{}) {
+		return m.Layers, nil
+	}
+	store, err := e.home.Layers()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, dir := range m.Layers {
+		swapped, err := store.Swapped(ctx, dir, m.IDMap.Swap.UID, m.IDMap.Swap.GID, func() {
+			if o.Progress != nil {
+				o.Progress(sandbox.Event{Step: "copy", Detail: "a layer, with its files owned as a workspace needs them; once for each"})
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, swapped)
+	}
+	return out, nil
 }

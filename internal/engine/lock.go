@@ -56,7 +56,7 @@ func (e *Engine) Lock(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Lo
 		if err != nil {
 			return nil, err
 		}
-		scene, err := newScene("lock", "lock", "", config, dirs)
+		scene, err := newScene("lock", "lock", work{}, config, dirs)
 		if err != nil {
 			return nil, err
 		}

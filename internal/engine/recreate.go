@@ -57,7 +57,9 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	if err != nil {
 		return err
 	}
-	c.plan.Machine.IDMap = old.Machine.IDMap
+	if !b.e.c.Rootless {
+		c.plan.Machine.IDMap = old.Machine.IDMap
+	}
 	if err := approved(old, c.plan, o.AllowWidening); err != nil {
 		return err
 	}
@@ -106,6 +108,8 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 	}
 	co := sandbox.CreateOptions{Name: b.sb.Name, Kits: l.Asked.Kits, Args: l.Args, Env: l.Env, Routes: l.Asked.Routes,
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
+		WorkspaceMode: l.Asked.WorkspaceMode, WorkspaceReadOnly: l.Asked.WorkspaceReadOnly, Masks: l.Asked.Masks,
+		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.
@@ -163,6 +167,9 @@ func (b *box) replace(ctx context.Context) error {
 		return err
 	}
 	if err := b.e.shared.prepare(n.Plan); err != nil {
+		return err
+	}
+	if err := b.e.clones.prepare(ctx, n.Plan); err != nil {
 		return err
 	}
 	for _, d := range []struct {

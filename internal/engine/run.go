@@ -20,6 +20,11 @@ import (
 
 // Run implements [sandbox.Sandbox].
 func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) {
+	return b.run(ctx, c, nil)
+}
+
+// run is Run; started is called once the command runs, unless it is nil.
+func (b *box) run(ctx context.Context, c *sandbox.Cmd, started func()) (*sandbox.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -46,6 +51,16 @@ func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) 
 		return nil, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
 	}
 	io := client.Stdio{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr}
+	if started != nil {
+		io.Started = func(int) { started() }
+	}
+	if c.Signals != nil {
+		signals := make(chan syscall.Signal)
+		done := make(chan struct{})
+		defer close(done)
+		go forward(c.Signals, signals, done)
+		io.Signals = signals
+	}
 	if c.Terminal != nil {
 		io.Stderr = nil
 		if c.Terminal.Resize != nil {
@@ -94,6 +109,25 @@ func (b *box) broken(ctx context.Context) error {
 	}
 	defer l.Unlock()
 	return b.mend(ctx)
+}
+
+// forward passes signals on until done.
+func forward(from <-chan int, to chan<- syscall.Signal, done <-chan struct{}) {
+	for {
+		select {
+		case n, ok := <-from:
+			if !ok {
+				return
+			}
+			select {
+			case to <- syscall.Signal(n):
+			case <-done:
+				return
+			}
+		case <-done:
+			return
+		}
+	}
 }
 
 func resize(from <-chan sandbox.WindowSize, to chan<- protocol.Size, done <-chan struct{}) {

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -28,11 +30,47 @@ func warnings(p *plan.Plan, over map[string]string) []string {
 			out = append(out, fmt.Sprintf("variable %s: the host sets it, so --env has no effect on it", name))
 		}
 	}
-	if p.Workspace != "" {
+	if p.Workspace != "" && p.Clone == nil {
 		for _, f := range p.Files {
 			if below(p.Launch.Dir, f.Path) {
 				out = append(out, fmt.Sprintf("file %s of %s: is written into the workspace, which is %s of this machine", f.Path, f.Kit, p.Workspace))
 			}
+		}
+	}
+	for _, m := range p.Machine.Mounts {
+		if len(m.Covers) > 0 && !m.ReadOnly && m.Owner != nil {
+			out = append(out, gitWarnings(m.Source)...)
+		}
+	}
+	return out
+}
+
+// maxGitConfig bounds what is read of a repository's configuration, in bytes.
+const maxGitConfig = 1 << 20
+
+// gitWarnings finds settings of the repository in dir that lead git to files which
+// the sandbox can write although the configuration itself is protected.
+func gitWarnings(dir string) (out []string) {
+	f, err := os.OpenInRoot(dir, ".git/config")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		key, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(line)), "=")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		switch {
+		case key == "hookspath":
+			out = append(out, fmt.Sprintf("workspace %s: your git takes its hooks from %s (core.hooksPath); make sure that the sandbox cannot write there, or use --clone", dir, strings.Trim(value, `"`)))
+		case strings.HasPrefix(key, "[include"):
+			out = append(out, fmt.Sprintf("workspace %s: its Git configuration includes other files; make sure that the sandbox cannot write those, or use --clone", dir))
 		}
 	}
 	return out

@@ -42,6 +42,9 @@ type Scene struct {
 	Workspace string // host directory; empty when there is none
 	Image     Image
 
+	// NoWorkspace says that the user wants none, not even inside.
+	NoWorkspace bool
+
 	// Identities say who each Kit is, by reference: the same for all its
 	// versions, and not to be claimed by another Kit.
 	Identities map[string]string

@@ -110,6 +110,10 @@ func (k *Keeper) machine(ctx context.Context) (running, known bool, err error) {
 // reattach gives a machine that outlived its keeper a new boundary.
 func (k *Keeper) reattach(ctx context.Context) error {
 	k.log().Info("attaching to a running machine")
+	// It runs; the driver takes up again what it does while machines run.
+	if err := k.Driver.Start(ctx, k.Plan.Machine.ID); err != nil {
+		return err
+	}
 	if err := k.attach(ctx, plan.Runtime); err != nil {
 		return err
 	}

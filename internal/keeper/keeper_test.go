@@ -568,7 +568,7 @@ func TestAKeeperAttachesToAMachineThatOutlivedTheOneBefore(t *testing.T) {
 	if err := x.client.Watch(bounded(t), nil); err != nil {
 		t.Fatal(err)
 	}
-	wantHistory(t, w, "attach in runtime")
+	wantHistory(t, w, "start", "attach in runtime")
 }
 
 func TestABootThatWasCutShortIsDoneAgain(t *testing.T) {

@@ -36,10 +36,44 @@ type Machine struct {
 type IDMap struct {
 	Base uint32 `json:"base"`
 	Size uint32 `json:"size"`
+
+	// Swap exchanges root and one user and group of an identity map: machine
+	// user Swap.UID is id 0 of the driver's user namespace, which is the user
+	// who runs kitbox, and machine root has the number of that user. Zero ids
+	// are not exchanged.
+	Swap Swap `json:"swap,omitzero"`
 }
 
-// IsIdentity reports whether m shifts nothing.
+// A Swap exchanges a user and a group with root.
+type Swap struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// IsIdentity reports whether m shifts no range of ids.
 func (m IDMap) IsIdentity() bool { return m.Size == 0 }
+
+// Stored returns the ids under which files of machine ids uid and gid are kept on
+// disk. It is its own inverse.
+func (m IDMap) Stored(uid, gid uint32) (uint32, uint32) {
+	if !m.IsIdentity() {
+		return uid, gid // mounts shift them
+	}
+	return m.Swap.user(uid), m.Swap.group(gid)
+}
+
+func (s Swap) user(id uint32) uint32  { return exchange(id, s.UID) }
+func (s Swap) group(id uint32) uint32 { return exchange(id, s.GID) }
+
+func exchange(id, with uint32) uint32 {
+	switch id {
+	case 0:
+		return with
+	case with:
+		return 0
+	}
+	return id
+}
 
 // A MountKind is what backs a mount.
 type MountKind string
@@ -65,11 +99,64 @@ type Mount struct {
 	// does, so that machine id n is stored as n on the host.
 	Owner *OwnerMap `json:"owner,omitempty"`
 
+	// Covers protect and hide parts of a bind of a directory from whatever
+	// runs in the machine, its root too. A driver that cannot refuses them.
+	Covers []Cover `json:"covers,omitempty"`
+
 	SizeBytes int64  `json:"sizeBytes,omitempty"` // tmpfs capacity; 0: half of the memory limit or of RAM
 	Mode      uint32 `json:"mode,omitempty"`      // mode of a fresh mount root; 0: 0755
 	UID       uint32 `json:"uid,omitempty"`       // owner of a tmpfs root, machine id
 	GID       uint32 `json:"gid,omitempty"`
 }
+
+// A CoverKind is what is done about a path of the host's in a machine.
+type CoverKind string
+
+const (
+	// CoverHide shows an empty file or directory, which cannot be written,
+	// removed or renamed.
+	CoverHide CoverKind = "hide"
+
+	// CoverKeep makes a file or a directory read-only. It and every directory
+	// on the way to it stay where they are.
+	CoverKeep CoverKind = "keep"
+
+	// CoverPin keeps a directory where it is, to be written to as before. A
+	// file is kept.
+	CoverPin CoverKind = "pin"
+
+	// CoverForbid deletes a file that comes into being while the machine runs.
+	CoverForbid CoverKind = "forbid"
+)
+
+// A Cover is a rule about names below a bind. It is applied at every start to
+// what there is, and while the machine runs to what appears.
+type Cover struct {
+	// Pattern is a name with '*', '?' and '[...]', looked for at any depth;
+	// with a slash, a path below the bind in which "**" stands for any number
+	// of directories. A slash at its end makes it match directories only.
+	Pattern string    `json:"pattern"`
+	Kind    CoverKind `json:"kind"`
+
+	// If is a path below the bind without which the rule does not hold: it is
+	// looked for at each start.
+	If string `json:"if,omitempty"`
+
+	// Once restricts the rule to what is there at a start, and to what takes
+	// its place later.
+	Once bool `json:"once,omitempty"`
+
+	// Make is what is made at a start where Pattern, without "**", leads and
+	// nothing is: MakeDir or MakeFile, empty and owned as its directory. What
+	// is not there cannot be kept.
+	Make string `json:"make,omitempty"`
+}
+
+// The values of [Cover.Make].
+const (
+	MakeDir  = "dir"
+	MakeFile = "file"
+)
 
 // An OwnerMap ties one host user and group to one machine user and group.
 type OwnerMap struct {

@@ -75,9 +75,43 @@ type Plan struct {
 	// workspace is a directory of the sandbox itself.
 	Workspace string `json:"workspace,omitempty"`
 
+	// WorkspaceMode is one of the modes below. Plans of older versions lack
+	// it: host when there is a Workspace, and internal otherwise.
+	WorkspaceMode string `json:"workspaceMode,omitempty"`
+
+	// Clone says where the workspace was cloned from.
+	Clone *Clone `json:"clone,omitempty"`
+
+	// Binds are the host's files and directories behind some of
+	// Machine.Mounts that the user named, besides the workspace.
+	Binds []Bind `json:"binds,omitempty"`
+
 	// Surface is the permission surface that was granted, in the canonical
 	// JSON of package spec/surface.
 	Surface json.RawMessage `json:"surface"`
+}
+
+// The modes of a workspace.
+const (
+	WorkspaceHost     = "host"     // a directory of the user's
+	WorkspaceCloned   = "cloned"   // a clone of one, kept with the sandbox
+	WorkspaceInternal = "internal" // a directory of the sandbox's writable layer
+	WorkspaceNone     = "none"     // none, and nothing says that there is one
+)
+
+// A Clone is what a workspace was cloned from.
+type Clone struct {
+	Source string   `json:"source"` // working tree on the host
+	Head   string   `json:"head"`   // object id
+	Branch string   `json:"branch,omitempty"`
+	Known  []string `json:"known"` // ids that its branches and tags had
+}
+
+// A Bind is a file or directory of the host that the user gave to the sandbox.
+type Bind struct {
+	Source   string `json:"source"`
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
 // A Kit is one member of the composition.

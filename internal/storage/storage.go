@@ -18,10 +18,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A Store is the storage below Dir. It implements the volume handler's Storage.
@@ -51,6 +53,9 @@ type terms struct {
 	// Pending is the id of the sandbox that was being made when the storage
 	// was: if that was never installed, the storage never was either.
 	Pending string `json:"pending,omitempty"`
+
+	// Swap says how the owners of the data are stored.
+	Swap plan.Swap `json:"swap,omitzero"`
 }
 
 const termsVersion = 1
@@ -147,7 +152,9 @@ func (s Store) Prepare(ctx context.Context, p *plan.Plan) error {
 
 func (s Store) prepare(ctx context.Context, p *plan.Plan, v plan.Volume, m plan.Mount) error {
 	dir := s.at(p.Name, v.Path)
-	if _, err := readTerms(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+	if t, err := readTerms(dir); err == nil {
+		return s.reown(dir, t, p.Machine.IDMap.Swap)
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	// A directory without terms is what a kill between the two left; nothing
@@ -168,14 +175,58 @@ func (s Store) prepare(ctx context.Context, p *plan.Plan, v plan.Volume, m plan.
 			return durable.Explain(data, err)
 		}
 		// The owner first: it clears the set-id bits that a mode may have.
-		if err := os.Chown(data, int(m.UID), int(m.GID)); err != nil {
+		uid, gid := p.Machine.IDMap.Stored(m.UID, m.GID)
+		if err := os.Chown(data, int(uid), int(gid)); err != nil {
 			return durable.Explain(data, err)
 		}
 		if err := os.Chmod(data, Mode(m.Mode)); err != nil {
 			return durable.Explain(data, err)
 		}
 	}
-	return writeTerms(dir, terms{Volume: v, Pending: p.ID})
+	return writeTerms(dir, terms{Volume: v, Pending: p.ID, Swap: p.Machine.IDMap.Swap})
+}
+
+// reown changes how the owners of data are stored: a sandbox of an ordinary user
+// that is given a directory of his stores them differently. No machine runs with
+// it. After a kill in between, owners of some files are wrong, and the files are
+// there; it happens at no other time than when a sandbox is made anew.
+func (s Store) reown(dir string, t terms, to plan.Swap) error {
+	if t.Swap == to {
+		return nil
+	}
+	if t.Volume.Bounded {
+		return fmt.Errorf("%s is a filesystem whose owners cannot be stored in another way: %w", dir, kiterr.ErrUnsupported) // only root has those
+	}
+	from, then := plan.IDMap{Swap: t.Swap}, plan.IDMap{Swap: to}
+	err := filepath.WalkDir(filepath.Join(dir, dataDir), func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		if !ok {
+			return nil
+		}
+		uid, gid := then.Stored(from.Stored(sys.Uid, sys.Gid))
+		if uid == sys.Uid && gid == sys.Gid {
+			return nil
+		}
+		if err := os.Lchown(p, int(uid), int(gid)); err != nil {
+			return err
+		}
+		if st.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 && st.Mode()&fs.ModeSymlink == 0 {
+			return os.Chmod(p, st.Mode()) // the kernel takes them with the owner
+		}
+		return nil
+	})
+	if err != nil {
+		return durable.Explain(dir, err)
+	}
+	t.Swap = to
+	return writeTerms(dir, t)
 }
 
 func volumeOf(p *plan.Plan, m plan.Mount) *plan.Volume {

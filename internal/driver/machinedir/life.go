@@ -29,6 +29,8 @@ type Life struct {
 	// Boot starts a locked machine and returns when its guest answers. It
 	// records what it begins in the machine's run, so that Kill finds all of it.
 	Boot func(context.Context, *Machine) error
+	// Again is called for a locked machine that runs already; nil does nothing.
+	Again func(*Machine) error
 	// Kill ends a locked machine at once and clears what it leaves.
 	Kill func(*Machine) error
 	// Clear removes what is left of the last run of a locked machine that does
@@ -64,6 +66,9 @@ func (l Life) Start(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, l.StartTimeout)
 	defer cancel()
 	if ok, err := m.Answers(ctx); ok || err != nil {
+		if ok && err == nil && l.Again != nil {
+			err = l.Again(m)
+		}
 		return err
 	}
 	if err := l.Clear(m); err != nil {

@@ -64,14 +64,15 @@ func layOut(rw string, p plan.Machine) error {
 	if err := unix.Stat(p.Layers[0], &st); err != nil {
 		return fmt.Errorf("layer %s: %w", p.Layers[0], err)
 	}
+	rootUID, rootGID := p.IDMap.Stored(0, 0)
 	for _, d := range []struct {
 		path     string
 		uid, gid uint32
 		mode     uint32
 	}{
-		{rw, 0, 0, 0o755},
+		{rw, rootUID, rootGID, 0o755},
 		{filepath.Join(rw, "upper"), st.Uid, st.Gid, st.Mode & 0o7777},
-		{filepath.Join(rw, "work"), 0, 0, 0o700},
+		{filepath.Join(rw, "work"), rootUID, rootGID, 0o700},
 	} {
 		if d.path != rw {
 			if err := os.Mkdir(d.path, 0o700); err != nil {

@@ -33,6 +33,12 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
+	// Before the look at what there is, so that nothing comes between.
+	g, err := d.watch(p)
+	if err != nil {
+		return err
+	}
+	defer g.close()
 	c, err := describe(p)
 	if err != nil {
 		return err
@@ -114,8 +120,15 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if err != nil {
 		return err
 	}
-	defer closeAll(files)
-	r.Unenforced = append(unenforced, more...)
+	defer func() { closeAll(files) }()
+	if c.Hides {
+		empty, err := empties(m.Path)
+		if err != nil {
+			return err
+		}
+		files = append(files, empty...)
+	}
+	r.Unenforced = append(append(unenforced, more...), g.blind()...)
 	if c.OneID {
 		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
 	}
@@ -136,6 +149,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		}
 		return m.Blame(err)
 	}
+	d.guard(m, g)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package namespace
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 	}
 	c := &inside.Config{
 		Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps,
-		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(),
+		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(), Locked: slices.Contains(caps, "CAP_SYS_ADMIN"),
 	}
 	for _, m := range p.Mounts {
 		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
@@ -41,6 +42,12 @@ func describe(p plan.Machine) (*inside.Config, error) {
 				return nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
 			}
 			im.Bind, im.File = true, !st.IsDir()
+			if im.Covers, err = coversOf(m); err != nil {
+				return nil, fmt.Errorf("mount %s: %w", m.Path, err)
+			}
+			for _, v := range im.Covers {
+				c.Hides = c.Hides || v.Kind == inside.CoverHide
+			}
 		case im.Size == 0 && p.Limits.MemoryBytes > 0:
 			im.Size = p.Limits.MemoryBytes / 2
 		}
@@ -133,7 +140,8 @@ func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add,
 		return "", add(m.Source, attr)
 	}
 	if ids.IsIdentity() {
-		if o.HostUID != o.MachineUID || o.HostGID != o.MachineGID {
+		uid, gid := ids.Stored(o.MachineUID, o.MachineGID)
+		if o.HostUID != uid || o.HostGID != gid {
 			note = fmt.Sprintf("owner of %s: files of user %d stay theirs inside, since only the system's root can translate owners of a mount", m.Path, o.HostUID)
 		}
 		return note, add(m.Source, attr)

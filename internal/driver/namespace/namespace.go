@@ -43,6 +43,7 @@ type Driver struct {
 	Log *slog.Logger
 
 	children machinedir.Children
+	guards   guards
 }
 
 var (
@@ -61,7 +62,7 @@ func (d *Driver) log() *slog.Logger {
 // life returns the steps that this driver shares with others.
 func (d *Driver) life() machinedir.Life {
 	return machinedir.Life{Dir: d.Dir, StartTimeout: cmp.Or(d.StartTimeout, 30*time.Second), Log: d.Log,
-		Fit: fit, Boot: d.boot, Kill: d.kill, Clear: d.clear}
+		Fit: fit, Boot: d.boot, Again: d.guardAgain, Kill: d.kill, Clear: d.clear}
 }
 
 // Create implements [driver.Driver].

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/drivertest/rootfs"
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -183,5 +184,25 @@ func BenchmarkLife(b *testing.B) {
 	}
 	for i, name := range []string{"create", "start", "exec1", "exec2", "stop", "remove"} {
 		b.ReportMetric(float64(sum[i].Microseconds())/float64(n)/1000, name+"-ms")
+	}
+}
+
+func TestAnExchangedIDIsMappedOnce(t *testing.T) {
+	for _, c := range []struct {
+		own  userns.Range
+		swap uint32
+		want string
+	}{
+		{userns.Range{Inside: 0, Outside: 20001, Size: 1}, 1000, "[{1000 0 1}]"},
+		{userns.Range{Inside: 1, Outside: 700000, Size: 65536}, 1000, "[{1 1 999} {0 1000 1} {1001 1001 64536}]"},
+		{userns.Range{Inside: 1, Outside: 700000, Size: 65536}, 1, "[{0 1 1} {2 2 65535}]"},
+		{userns.Range{Inside: 1, Outside: 700000, Size: 65536}, 65536, "[{1 1 65535} {0 65536 1}]"},
+		{userns.Range{Inside: 0, Outside: 700000, Size: 3000}, 1000, "[{1000 0 1} {1 1 999} {0 1000 1} {1001 1001 1999}]"},
+		{userns.Range{Inside: 1, Outside: 700000, Size: 65536}, 0, "[{1 1 65536}]"},
+		{userns.Range{Inside: 0, Outside: 20001, Size: 1}, 0, "[{0 0 1}]"},
+	} {
+		if got := fmt.Sprint(swapped(c.own, c.swap)); got != c.want {
+			t.Errorf("%+v, %d: %s, want %s", c.own, c.swap, got, c.want)
+		}
 	}
 }

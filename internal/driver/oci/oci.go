@@ -73,6 +73,11 @@ func (d *Driver) fit(m plan.Machine) error {
 	if err := checkIDMap(m.IDMap); err != nil {
 		return err
 	}
+	for _, mt := range m.Mounts {
+		if len(mt.Covers) > 0 {
+			return fmt.Errorf("mount %s: masks and the protection of Git repositories take the namespace driver; choose that one, or --unprotected-git and no masks: %w", mt.Path, kiterr.ErrUnsupported)
+		}
+	}
 	_, err := d.runtime()
 	return err
 }

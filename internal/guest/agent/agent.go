@@ -128,6 +128,10 @@ func (a *Agent) serve(c *protocol.Conn) {
 		a.read(c, r.Read)
 	case r.Op == protocol.OpStat && r.Stat != nil:
 		a.stat(c, r.Stat)
+	case r.Op == protocol.OpPack && r.Pack != nil:
+		a.pack(c, r.Pack)
+	case r.Op == protocol.OpUnpack && r.Unpack != nil:
+		a.unpack(c, r.Unpack)
 	case r.Op == protocol.OpDial && r.Dial != nil:
 		a.dial(c, r.Dial)
 	case r.Op == protocol.OpShutdown && r.Shutdown != nil:

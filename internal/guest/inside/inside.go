@@ -21,7 +21,7 @@ import (
 
 // A Config is what the driver tells the guest before it begins. Descriptors
 // follow it, in this order: the layers, the writable directory, one for each
-// bind among Mounts.
+// bind among Mounts, and with Hides an empty file and an empty directory.
 type Config struct {
 	Hostname string  `json:"hostname"`
 	Layers   int     `json:"layers"` // how many, lowest first
@@ -31,6 +31,13 @@ type Config struct {
 	// Capabilities is the bounding set of everything but the guest, as Linux
 	// names.
 	Capabilities []string `json:"capabilities"`
+
+	// Hides says that some of the mounts' covers hide something.
+	Hides bool `json:"hides,omitempty"`
+
+	// Locked says that even a root with every capability must not undo what
+	// is read-only or covered.
+	Locked bool `json:"locked,omitempty"`
 
 	// OneID says that only id 0 exists.
 	OneID bool `json:"oneId,omitempty"`
@@ -50,6 +57,8 @@ type Mount struct {
 	Mode     uint32 `json:"mode"`
 	UID      uint32 `json:"uid"`
 	GID      uint32 `json:"gid"`
+
+	Covers []Cover `json:"covers,omitempty"` // of a bind of a directory; parents first
 }
 
 // A File is written into the writable layer, owned by root.
@@ -130,13 +139,18 @@ func (c *Config) files() int {
 			n++
 		}
 	}
+	if c.Hides {
+		n += 2
+	}
 	return n
 }
 
 // ReceiveFiles is the guest's side of SendFiles. The descriptors close on exec.
-func ReceiveFiles(u *net.UnixConn, c *Config) ([]int, error) {
+func ReceiveFiles(u *net.UnixConn, c *Config) ([]int, error) { return receive(u, c.files()) }
+
+func receive(u *net.UnixConn, n int) ([]int, error) {
 	var fds []int
-	for len(fds) < c.files() {
+	for len(fds) < n {
 		var b [1]byte
 		oob := make([]byte, syscall.CmsgSpace(4*fdBatch))
 		_, oobn, flags, _, err := u.ReadMsgUnix(b[:], oob)

@@ -84,6 +84,12 @@ func Build(c *Config, fds []int) error {
 			return fmt.Errorf("mounting %s: %w", m.Path, err)
 		}
 	}
+	if err := covers(c, rest); err != nil {
+		return err
+	}
+	if err := lock(c); err != nil {
+		return err
+	}
 	return mask()
 }
 

@@ -79,6 +79,8 @@ const (
 	OpWrite    Op = "write"    // write a file; content on KindIn, then a second answer
 	OpRead     Op = "read"     // read a file; content on KindOut
 	OpStat     Op = "stat"     // describe a file; [Answer.Stat]
+	OpPack     Op = "pack"     // read a tree; a tar on KindOut, then a second answer
+	OpUnpack   Op = "unpack"   // write a tree; a tar on KindIn, then a second answer
 	OpDial     Op = "dial"     // connect to a loopback port; KindIn and KindOut
 	OpShutdown Op = "shutdown" // end all processes; the answer comes when they are gone
 )
@@ -91,6 +93,8 @@ type Request struct {
 	Write    *Write    `json:"write,omitempty"`
 	Read     *Read     `json:"read,omitempty"`
 	Stat     *Stat     `json:"stat,omitempty"`
+	Pack     *Pack     `json:"pack,omitempty"`
+	Unpack   *Unpack   `json:"unpack,omitempty"`
 	Dial     *Dial     `json:"dial,omitempty"`
 	Shutdown *Shutdown `json:"shutdown,omitempty"`
 }
@@ -156,6 +160,24 @@ type Stat struct {
 	Path string `json:"path"`
 	// Follow describes what a final symbolic link points at.
 	Follow bool `json:"follow,omitempty"`
+}
+
+// Pack asks for a tree of files as a tar, read by root.
+type Pack struct {
+	Path   string `json:"path"`             // absolute
+	Name   string `json:"name"`             // of the top in the tar; ".": what is in a directory
+	Follow bool   `json:"follow,omitempty"` // a top that is a symbolic link
+}
+
+// Unpack asks for a tar to be written into a directory, with the rights of UID,
+// to whom it then belongs.
+type Unpack struct {
+	Dir string `json:"dir"` // absolute, exists
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+
+	// Preserve keeps the owners and modes of the tar. UID is 0 then.
+	Preserve bool `json:"preserve,omitempty"`
 }
 
 // Dial asks for a TCP connection to a port on the machine's loopback.

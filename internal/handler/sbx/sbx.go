@@ -55,17 +55,22 @@ func (*Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contrib
 // Plan implements [handler.Handler].
 func (*Handler) Plan(_ context.Context, s *handler.Scene, _ []capability.Contribution, p *plan.Plan) error {
 	p.Launch.Bash = true
-	if path.IsAbs(s.Image.Dir) {
+	if path.IsAbs(s.Image.Dir) && path.Clean(s.Image.Dir) != "/" { // nothing can be mounted over "/"
 		p.Launch.Dir = path.Clean(s.Image.Dir)
 	}
 	owned := map[string]string{"WORKSPACE_DIR": p.Launch.Dir, "SANDBOX_NAME": s.Name, "SANDBOX_ID": s.ID, "IS_SANDBOX": "1"}
+	if s.NoWorkspace {
+		owned["WORKSPACE_DIR"] = ""
+	}
 	env := slices.DeleteFunc(slices.Clone(p.Launch.Env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		_, ours := owned[name]
 		return ours
 	})
 	for name, value := range owned {
-		env = append(env, name+"="+value)
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
 		p.Launch.Owned = append(p.Launch.Owned, name)
 	}
 	slices.Sort(env)
