@@ -190,3 +190,39 @@ func size(b *testing.B, dir string) (n int64) {
 	}
 	return n
 }
+
+// TestAHostileLayerIsNamed says of which Kit it is, and leaves nothing of it.
+func TestAHostileLayerIsNamed(t *testing.T) {
+	for want, hdr := range map[string]tar.Header{
+		"device": {Name: "opt/sda", Typeflag: tar.TypeBlock, Devmajor: 8, Mode: 0o644},
+		"climbs": {Name: "../etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644},
+	} {
+		h := newHome(t)
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := errors.Join(w.WriteHeader(&hdr), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		d, err := h.images.PushBytes(t.Context(), ocispec.MediaTypeImageLayer, b.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := &fetch.Kit{Ref: "hub.example/bad:1", Layers: []fetch.Layer{{DiffID: digest.FromBytes(b.Bytes()), Blob: d}}}
+		_, err = assemble.Rootfs(t.Context(), h.dir, []*fetch.Kit{{Ref: "work", Layers: []fetch.Layer{h.layer("etc/os=1")}}, bad}, nil)
+		if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "kit hub.example/bad:1") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", hdr.Name, err)
+		}
+		if _, err := os.Stat(filepath.Join(h.dir, "layers", bad.Layers[0].DiffID.Encoded())); err == nil {
+			t.Errorf("%s is there", hdr.Name)
+		}
+	}
+	// What is absolute stays inside all the same.
+	h := newHome(t)
+	dirs, err := assemble.Rootfs(t.Context(), h.dir, []*fetch.Kit{{Ref: "work", Layers: []fetch.Layer{h.layer("/etc/os=1")}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dirs[0], "etc/os")); err != nil || string(b) != "1" {
+		t.Errorf("%q, %v", b, err)
+	}
+}

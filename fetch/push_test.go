@@ -96,18 +96,26 @@ func bearer(h http.Handler) http.Handler {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			action = "push"
 		}
-		allowed := false
+		// A mount reads another repository.
+		from := r.URL.Query().Get("from")
+		allowed, reads := false, from == ""
 		for _, s := range scopes[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] {
 			for one := range strings.SplitSeq(s, " ") {
 				if rest, ok := strings.CutPrefix(one, "repository:"+repo+":"); ok && strings.Contains(rest, action) {
 					allowed = true
 				}
+				if rest, ok := strings.CutPrefix(one, "repository:"+from+":"); ok && strings.Contains(rest, "pull") {
+					reads = true
+				}
 			}
 		}
-		if !allowed {
+		if !allowed || !reads {
 			scope := "repository:" + repo + ":pull"
 			if action == "push" {
 				scope += ",push"
+			}
+			if from != "" {
+				scope += " repository:" + from + ":pull"
 			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+r.Host+`/token",service="test",scope="`+scope+`"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -209,14 +217,20 @@ func TestPushAndPull(t *testing.T) {
 
 // TestASetsLayersAreMounted pushes a set of whose layers the store has none.
 func TestASetsLayersAreMounted(t *testing.T) {
-	for name, serve := range map[string]func(*testing.T, func(http.Handler) http.Handler) string{"lenient": serve, "strict": strict} {
+	for name, c := range map[string]struct {
+		serve func(*testing.T, func(http.Handler) http.Handler) string
+		guard func(http.Handler) http.Handler
+	}{"lenient": {serve, nil}, "strict": {strict, nil}, "strict, basic": {strict, basic}, "strict, bearer": {strict, bearer}} {
 		t.Run(name, func(t *testing.T) {
 			var sent, read atomic.Int64
 			var watched atomic.Value // the layer, once it is known
 			watched.Store("none")
-			host := serve(t, func(h http.Handler) http.Handler {
+			host := c.serve(t, func(h http.Handler) http.Handler {
+				if c.guard != nil {
+					h = c.guard(h)
+				}
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, watched.Load().(string)) {
+					if r.Method == http.MethodGet && r.Header.Get("Authorization") == "" == (c.guard == nil) && strings.HasSuffix(r.URL.Path, watched.Load().(string)) {
 						read.Add(1)
 					}
 					if r.Method == http.MethodPut && strings.Contains(r.URL.RawQuery, watched.Load().(string)) {
@@ -225,6 +239,9 @@ func TestASetsLayersAreMounted(t *testing.T) {
 					h.ServeHTTP(w, r)
 				})
 			})
+			if c.guard != nil {
+				login(t, host, "me", "secret")
+			}
 			f := setup(t)
 			member := kitImage(t, f.images, "member")
 			if _, err := f.Push(t.Context(), member.Digest.String(), host+"/kits/member:1"); err != nil {

@@ -87,6 +87,11 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	if err != nil {
 		return none, fmt.Errorf("set %s: %w", stem, err)
 	}
+	if f.Notice != nil && len(f.SetPlatforms) == 0 {
+		for _, line := range dropped(members, platforms) {
+			f.Notice(line)
+		}
+	}
 	sources, err := sourceLayer(s.Dir, stem, annotations[annotation.Descriptor], staged)
 	if err != nil {
 		return none, err

@@ -130,7 +130,7 @@ var host = layout.PlatformName(layout.HostPlatform())
 
 const (
 	workload = `{"schemaVersion":"3","kind":"workload","licenses":["MIT"],"provides":["w@1"],"args":{"where":{"default":"/d"},"level":{"default":"low","env":"LEVEL"}},"capabilities":[{"type":"com.docker.sandbox/volume@1","config":{"path":"${{ kit.args.where }}"}}]}`
-	mixin    = `{"schemaVersion":"3","kind":"mixin","licenses":["Apache-2.0"],"provides":["m@2"],"requires":["w >= 1"]}`
+	mixin    = `{"schemaVersion":"3","kind":"mixin","licenses":["Apache-2.0"],"provides":["m@2"],"requires":["w >= 1"],"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"files":[{"path":"/etc/m","content":"x","overwrite":false}],"startup":[{"description":"d","command":["/bin/m"]}]}}]}`
 	third    = `{"schemaVersion":"3","kind":"mixin","provides":["x@1"],"requires":["m < 3"]}`
 )
 
@@ -185,7 +185,9 @@ func keep(t testing.TB, images *layout.Store, p part, ref string) []ocispec.Desc
 		c := ocispec.Image{Platform: platform, Config: p.config, RootFS: ocispec.RootFS{Type: "layers"}}
 		for n, b := range [][]byte{
 			pack(t, "opt/"+p.stem+"/bin", p.stem+name, "bin/"+p.stem, "#!/bin/sh\n"),
-			pack(t, strings.TrimPrefix(content.StageRoot, "/")+"/"+p.stem+"/kit.yaml", annotations[annotation.Descriptor]),
+			// What is staged keeps the order that its author wrote keys in.
+			pack(t, strings.TrimPrefix(content.StageRoot, "/")+"/"+p.stem+"/kit.yaml",
+				strings.Replace(annotations[annotation.Descriptor], `{"content":"x","overwrite":false,"path":"/etc/m"}`, `{"path":"/etc/m","content":"x","overwrite":false}`, 1)),
 		} {
 			d, err := images.PushBytes(ctx, ocispec.MediaTypeImageLayer, b)
 			if err != nil {
@@ -300,11 +302,16 @@ func TestASetIsAssembledFromWhatThereIs(t *testing.T) {
 			ctx := t.Context()
 			dir := h.set(t, threeKits)
 			f, images := fetcher(t)
+			var notes []string
+			f.Notice = func(l string) { notes = append(notes, l) }
 			h.reset()
 			began := time.Now()
 			set, err := f.Fetch(ctx, dir, nil)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if want := "the set is not made for linux/third: " + h.host + "/kits/m:2 has no image for it"; !slices.Contains(notes, want) {
+				t.Errorf("nobody was told that %s: %q", want, notes)
 			}
 			t.Logf("assembled in %v with %d requests", time.Since(began), len(h.requests))
 			if h.moved != 0 {
@@ -524,6 +531,38 @@ func TestKitsOfTheStoreAndSetsOfSets(t *testing.T) {
 				t.Errorf("%s was sent: %s", l.Blob.Digest, r)
 			}
 		}
+	}
+}
+
+// TestASetForAnotherRegistry goes through this machine, layer by layer and
+// unchanged, and lands in no store.
+func TestASetForAnotherRegistry(t *testing.T) {
+	there, here := newHub(t, registries["strict"](t)), newHub(t, registries["strict"](t))
+	there.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
+	here.publish(t, part{ref: "m:2", descriptor: mixin})
+	text := "kits: [{ref: " + there.host + "/kits/w:1}, {ref: HUB/kits/m:2}]\n"
+	f, images := fetcher(t)
+	kit, err := f.Fetch(t.Context(), here.set(t, text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := newHub(t, registries["strict"](t))
+	if _, err := f.Push(t.Context(), kit.Root.String(), target.host+"/kits/team:1"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := images.BlobPath(kit.Layers[0].Blob.Digest); err != nil {
+		t.Error(err)
+	} else if _, err := os.Stat(p); err == nil {
+		t.Error("a layer was kept on its way")
+	}
+	other := &fetch.Fetcher{Home: t.TempDir()}
+	if d, err := other.PullImage(t.Context(), target.host+"/kits/team:1"); err != nil || d.Digest != kit.Root {
+		t.Errorf("%v, %v", d, err)
+	}
+	// Within one of the registries, the layers of its own Kits stay.
+	here.reset()
+	if _, err := f.Push(t.Context(), kit.Root.String(), here.host+"/kits/team:1"); err != nil || here.mounts != 2 {
+		t.Errorf("%v, %d mounts", err, here.mounts)
 	}
 }
 

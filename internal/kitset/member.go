@@ -3,6 +3,7 @@ package kitset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -185,4 +186,26 @@ func (m *member) platformNames() string {
 		names = append(names, im.Platform())
 	}
 	return strings.Join(names, ", ")
+}
+
+// dropped says for which platforms of a Kit the set is not made, and why.
+func dropped(members []*member, made []ocispec.Platform) []string {
+	var lines []string
+	for _, m := range members {
+		for _, im := range m.Images {
+			p := platformOf(im)
+			if slices.ContainsFunc(made, func(o ocispec.Platform) bool { return same(o, p) }) {
+				continue
+			}
+			for _, o := range members {
+				if o.image(p) == nil {
+					if line := fmt.Sprintf("the set is not made for %s: %s has no image for it", im.Platform(), o.ref); !slices.Contains(lines, line) {
+						lines = append(lines, line)
+					}
+					break
+				}
+			}
+		}
+	}
+	return lines
 }
