@@ -49,6 +49,8 @@ var Rows = []Row{
 	// The store and the images: I/O, and no Kit is judged here.
 	{Pkg: "internal/authoring", Why: "finding a Kit's files is shared by the builder and the command", Only: []string{"kiterr"}},
 	{Pkg: "internal/plan", Why: "a plan is data; nothing in it acts", Only: []string{}},
+	{Pkg: "internal/rootfs", Why: "layers are looked at as the sandbox will see them, and no Kit is judged by it", Only: []string{"internal/plan"}},
+	{Pkg: "internal/trust", Why: "what a sandbox trusts is written into a plan; nothing is read but what it is told", Only: []string{"internal/plan"}},
 	{Pkg: "internal/upstream", Why: "a way out of the host's network decides nothing about who takes it", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/store/durable", Why: "atomic files know nothing of what is in them", Only: []string{"kiterr"}},
 	{Pkg: "internal/secret/vault", Why: "what keeps secrets knows no Kit and no sandbox", Only: []string{"kiterr", "internal/secret", "internal/store/durable"}},

@@ -21,6 +21,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/rootfs"
 	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/resolve"
@@ -327,14 +328,14 @@ func ordered(order []resolve.Kit, kits []loadedKit) []loadedKit {
 }
 
 // newScene is what handlers may know.
-func newScene(name, id string, w workspace.Given, config ocispec.ImageConfig, dirs rootfs) (*handler.Scene, error) {
+func newScene(name, id string, w workspace.Given, config ocispec.ImageConfig, dirs rootfs.View) (*handler.Scene, error) {
 	s := &handler.Scene{Name: name, ID: id, Workspace: w.Source, NoWorkspace: w.Mode == plan.WorkspaceNone}
 	s.Image = handler.Image{User: config.User, Dir: config.WorkingDir}
-	passwd, err := dirs.text("/etc/passwd")
+	passwd, err := dirs.Text("/etc/passwd")
 	if err != nil {
 		return nil, err
 	}
-	group, err := dirs.text("/etc/group")
+	group, err := dirs.Text("/etc/group")
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +349,7 @@ func newScene(name, id string, w workspace.Given, config ocispec.ImageConfig, di
 		return nil, fmt.Errorf("the image's %w", err)
 	}
 	_, s.Image.IdentityErr = account.Resolve(passwd, group, user)
-	s.Image.Executable = func(p string) error { return dirs.executable(p, s.Image.Identity) }
+	s.Image.Executable = func(p string) error { return dirs.Executable(p, s.Image.Identity) }
 	return s, nil
 }
 

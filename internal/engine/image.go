@@ -9,6 +9,7 @@ import (
 	"github.com/kitbox-dev/kitbox/assemble"
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/rootfs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -31,7 +32,7 @@ func imageConfig(kits []loadedKit) (ocispec.ImageConfig, error) {
 
 // rootfs returns the directories that make up the root file system of kits, the
 // workload first, getting what is missing of them.
-func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs, error) {
+func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs.View, error) {
 	f := e.fetcher(o)
 	var images []*fetch.Kit
 	for _, k := range kits {
@@ -45,7 +46,7 @@ func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loa
 			o.Progress(sandbox.Event{Step: "unpack", Detail: kit})
 		}
 	})
-	return rootfs(dirs), err
+	return rootfs.View(dirs), err
 }
 
 // swapLayers returns the layers of m with the owners that its map asks for: as

@@ -1,4 +1,9 @@
-package engine
+// Package rootfs is the view of an image's root file system that can be had
+// before there is a machine: the unpacked layers, read on the host as overlayfs
+// would show them in the sandbox.
+//
+// It makes no directories; package assemble and the store do.
+package rootfs
 
 import (
 	"errors"
@@ -16,16 +21,16 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// A rootfs is a stack of layer directories, lowest first, read as overlayfs
+// A View is a stack of layer directories, lowest first, read as overlayfs
 // would show them, so that a question about the image can be answered before
 // there is a machine. Symbolic links are followed inside the stack only.
-type rootfs []string
+type View []string
 
 // maxLinks is the kernel's bound on links in one look-up.
 const maxLinks = 40
 
-// find returns the host path of what name leads to.
-func (r rootfs) find(name string) (string, fs.FileInfo, error) {
+// Find returns the host path of what name leads to.
+func (r View) Find(name string) (string, fs.FileInfo, error) {
 	todo := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")
 	at := "/"
 	dirs := slices.Clone([]string(r)) // that make up at
@@ -135,9 +140,9 @@ func hasXattr(p string, names ...string) bool {
 // maxAccounts bounds /etc/passwd and /etc/group: larger ones belong to no image.
 const maxAccounts = 1 << 20
 
-// text reads a small file; a missing one is empty.
-func (r rootfs) text(name string) (string, error) {
-	host, info, err := r.find(name)
+// Text reads a small file; a missing one is empty.
+func (r View) Text(name string) (string, error) {
+	host, info, err := r.Find(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return "", nil
 	}
@@ -159,9 +164,9 @@ func (r rootfs) text(name string) (string, error) {
 	return string(b), err
 }
 
-// executable reports whether id may execute the ordinary file at name.
-func (r rootfs) executable(name string, id plan.Identity) error {
-	_, info, err := r.find(name)
+// Executable reports whether id may execute the ordinary file at name.
+func (r View) Executable(name string, id plan.Identity) error {
+	_, info, err := r.Find(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%s is missing", name)

@@ -1,4 +1,4 @@
-package engine
+package trust
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 func TestTrustAddsAndReplacesNothing(t *testing.T) {
 	p := &plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem"}}}
 	there := []string{"/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/source/anchors"}
-	trust(p, func(name string) bool { return slices.Contains(there, name) }, []string{"CERT\n"}, true)
+	Add(p, func(name string) bool { return slices.Contains(there, name) }, []string{"CERT\n"}, true)
 
 	env := strings.Join(p.Launch.Env, " ")
 	for _, want := range []string{"A=1", "NODE_EXTRA_CA_CERTS=/opt/mine.pem", "PIP_CERT=relative.pem", "SSL_CERT_FILE=/etc/pki/tls/certs/ca-bundle.crt", "DENO_CERT=" + anchor} {
@@ -47,7 +47,7 @@ func TestTrustAddsAndReplacesNothing(t *testing.T) {
 
 func TestWithoutAStoreOneIsMade(t *testing.T) {
 	p := new(plan.Plan)
-	trust(p, func(string) bool { return false }, []string{"CERT\n"}, true)
+	Add(p, func(string) bool { return false }, []string{"CERT\n"}, true)
 	i := slices.IndexFunc(p.Machine.Files, func(f plan.BootFile) bool { return f.Path == stores[0] })
 	if i < 0 || p.Machine.Files[i].Optional {
 		t.Errorf("files %+v", p.Machine.Files)
@@ -56,7 +56,7 @@ func TestWithoutAStoreOneIsMade(t *testing.T) {
 
 func TestEverySandboxTrustsAndOnlySomeAreTold(t *testing.T) {
 	p := &plan.Plan{Launch: plan.Launch{Env: []string{"A=1", "SSL_CERT_FILE=/opt/mine.pem"}}}
-	trust(p, func(string) bool { return false }, []string{"CERT\n"}, false)
+	Add(p, func(string) bool { return false }, []string{"CERT\n"}, false)
 	if len(p.Launch.Env) != 2 || len(p.Launch.Trust) != 0 {
 		t.Errorf("variables: %v", p.Launch.Env)
 	}
@@ -70,7 +70,7 @@ func TestEverySandboxTrustsAndOnlySomeAreTold(t *testing.T) {
 	}
 
 	p = new(plan.Plan)
-	trust(p, func(string) bool { return false }, []string{"ONE\n", "TWO\n"}, true)
+	Add(p, func(string) bool { return false }, []string{"ONE\n", "TWO\n"}, true)
 	files := map[string]string{}
 	for _, f := range p.Machine.Files {
 		files[f.Path] = f.Content

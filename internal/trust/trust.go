@@ -1,15 +1,18 @@
-package engine
+// Package trust makes a sandbox trust authorities of this host: files of the
+// image's stores that something is added to, and variables that lead programs
+// with stores of their own there.
+//
+// It decides what is added to a plan. Whose certificates they are is the
+// boundary's; that they are written is the guest's.
+package trust
 
 import (
-	"context"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // stores are where distributions keep what they trust, as one file. The first
@@ -39,39 +42,10 @@ var (
 	adding    = []string{"NODE_EXTRA_CA_CERTS", "DENO_CERT"}
 )
 
-// inspected reports whether some rule is about particular requests.
-func inspected(rules []plan.EgressRule) bool {
-	return slices.ContainsFunc(rules, plan.EgressRule.Bounded)
-}
-
-// introduce makes the sandbox trust this home's authority. Every sandbox does, in
-// the image's own stores, since a rule about particular requests may come later.
-// Variables, which lead programs with stores of their own there, are set where
-// connections have to be looked into from the start: hooks of all others see
-// nothing new.
-func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs) error {
-	global, err := rulebook.Read(e.globalRules(), sourceGlobal)
-	if err != nil {
-		return err
-	}
-	needed := inspected(p.Egress.Rules) || inspected(global) || p.Registry != nil || len(p.DockerAuth) > 0 || len(p.Credentials) > 0
-	if e.c.Authority == nil {
-		if !needed {
-			return nil
-		}
-		return fmt.Errorf("sandbox %s: its requests have to be looked at, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
-	}
-	certs, err := e.c.Authority(ctx)
-	if err != nil {
-		return err
-	}
-	trust(p, func(name string) bool { _, _, err := dirs.find(name); return err == nil }, certs, needed)
-	return nil
-}
-
-// trust adds certs to whatever the machine trusts and takes nothing away. The
-// first is that of the boundary.
-func trust(p *plan.Plan, exists func(string) bool, certs []string, variables bool) {
+// Add adds certs to whatever the machine trusts and takes nothing away. The
+// first is that of the boundary. exists says what the image has. With variables, those that
+// programs look at are set, and a store is made for them if the image has none.
+func Add(p *plan.Plan, exists func(string) bool, certs []string, variables bool) {
 	store, made := stores[0], variables
 	if i := slices.IndexFunc(stores, exists); i >= 0 {
 		store = stores[i]
