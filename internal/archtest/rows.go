@@ -115,6 +115,9 @@ var Rows = []Row{
 
 	// The runtime.
 	{Pkg: "internal/storage", Why: "block storage knows what a plan says of it, and no engine", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/driver/loopfs"}},
+	{Pkg: "internal/hostmount", Why: "directories of Kits know what a plan says of them, and no engine",
+		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/storage", "internal/store/durable"}},
+	{Pkg: "internal/identity", Why: "who a Kit is follows from where it came from, not from what it says", Only: []string{"fetch", "internal/checkout"}},
 	{Pkg: "internal/handler", Why: "a handler turns a request into plan entries and acts on nothing"},
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},

@@ -20,6 +20,7 @@ import (
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/handler"
+	"github.com/kitbox-dev/kitbox/internal/identity"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/rootfs"
 	"github.com/kitbox-dev/kitbox/internal/workspace"
@@ -143,7 +144,7 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	}
 	scene.Identities = map[string]string{}
 	for _, k := range kits {
-		if scene.Identities[k.image.Ref], err = identity(k.image); err != nil {
+		if scene.Identities[k.image.Ref], err = identity.Of(k.image); err != nil {
 			return nil, fmt.Errorf("kit %s: %w", k.image.Ref, err)
 		}
 	}

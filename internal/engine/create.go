@@ -189,7 +189,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 	if err := e.storage.Prepare(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := e.shared.prepare(p); err != nil {
+	if err := e.shared.Prepare(p); err != nil {
 		return nil, err
 	}
 	if p.Clone != nil && o.Progress != nil {

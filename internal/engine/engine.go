@@ -25,6 +25,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
+	"github.com/kitbox-dev/kitbox/internal/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
@@ -119,7 +120,7 @@ type Config struct {
 type Engine struct {
 	c        Config
 	storage  storage.Store
-	shared   shared
+	shared   hostmount.Store
 	files    workspace.Host
 	secrets  *vault.Vault
 	handlers handler.List
@@ -132,9 +133,9 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: shared{c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(SecretsDir(c.Home))}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: hostmount.Store{Dir: c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(SecretsDir(c.Home))}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
-		HostMount: e.shared.place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
+		HostMount: e.shared.Place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 

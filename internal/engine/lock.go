@@ -51,7 +51,7 @@ func (e *Engine) Lock(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Lo
 	if err != nil {
 		return nil, err
 	}
-	var identity plan.Identity
+	var who plan.Identity
 	if slices.ContainsFunc(declared, refersToEnvironment) {
 		dirs, err := e.rootfs(ctx, o, ordered(set.Layers, kits))
 		if err != nil {
@@ -61,9 +61,9 @@ func (e *Engine) Lock(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Lo
 		if err != nil {
 			return nil, err
 		}
-		identity = scene.Image.Identity
+		who = scene.Image.Identity
 	}
-	env := containerEnv(config, identity, kits, o.Env)
+	env := containerEnv(config, who, kits, o.Env)
 	for i := range declared {
 		if declared[i].Descriptor, err = expand.Env(declared[i].Descriptor, env); err != nil {
 			return nil, fmt.Errorf("kit %s: %w", declared[i].Ref, err)

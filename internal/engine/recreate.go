@@ -166,7 +166,7 @@ func (b *box) replace(ctx context.Context) error {
 	if err := b.e.storage.Prepare(ctx, n.Plan); err != nil {
 		return err
 	}
-	if err := b.e.shared.prepare(n.Plan); err != nil {
+	if err := b.e.shared.Prepare(n.Plan); err != nil {
 		return err
 	}
 	if err := b.e.files.Clones.Prepare(ctx, n.Plan); err != nil {

@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
+	"github.com/kitbox-dev/kitbox/internal/identity"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
 	"github.com/kitbox-dev/kitbox/internal/secret/dotenv"
@@ -58,7 +55,7 @@ func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
 		}
 		return vault.Scope{Kind: vault.Sandbox, Name: r.Sandbox}, nil
 	case r.Kit != "":
-		name, err := identityOf(r.Kit)
+		name, err := identity.OfReference(r.Kit)
 		return vault.Scope{Kind: vault.Kit, Name: name}, err
 	}
 	return vault.Scope{Kind: vault.Global}, nil
@@ -188,32 +185,6 @@ func (e *Engine) RemoveSecret(ctx context.Context, r sandbox.SecretRef) error {
 		return err
 	}
 	return e.secrets.Remove(ctx, r.Service, scope)
-}
-
-// identityOf is [identity] of a reference that is not fetched: who says what a
-// secret is kept under must not have to build the Kit.
-func identityOf(ref string) (string, error) {
-	k := &fetch.Kit{Ref: ref, Source: fetch.Store}
-	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") || strings.HasPrefix(ref, "/") {
-		k.Source = fetch.Directory
-		_, err := os.Stat(filepath.Join(ref, ocispec.ImageLayoutFile))
-		if err == nil {
-			k.Source = fetch.Layout
-		} else if _, err := os.Stat(ref); err != nil {
-			// A tag or a digest may follow the directory of a layout.
-			place := ref
-			if at := strings.IndexAny(ref[strings.LastIndexByte(ref, '/')+1:], ":@"); at >= 0 {
-				place = ref[:strings.LastIndexByte(ref, '/')+1+at]
-			}
-			if _, lerr := os.Stat(filepath.Join(place, ocispec.ImageLayoutFile)); lerr != nil {
-				return "", fmt.Errorf("kit %w", err)
-			}
-			k.Source = fetch.Layout
-		}
-	} else if strings.HasPrefix(ref, "sha256:") {
-		return "", fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", ref)
-	}
-	return identity(k)
 }
 
 // presentedAt returns the services whose credentials requests to r may be given.

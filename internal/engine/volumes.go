@@ -2,9 +2,12 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"io"
 	"path"
 
 	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -33,6 +36,62 @@ func (e *Engine) Volumes(_ context.Context, name string) ([]sandbox.Volume, erro
 		out = append(out, v)
 	}
 	return out, nil
+}
+
+// HostMounts implements [sandbox.HostMounter]. It makes nothing.
+func (e *Engine) HostMounts(context.Context) ([]sandbox.HostMount, error) {
+	return e.shared.List(e.mounted)
+}
+
+// ReadHostMount implements [sandbox.HostMounter].
+func (e *Engine) ReadHostMount(_ context.Context, handle, file string) (io.ReadCloser, error) {
+	if err := e.privilege(); err != nil {
+		return nil, err
+	}
+	return e.shared.Open(handle, file)
+}
+
+// RemoveHostMount implements [sandbox.HostMounter].
+func (e *Engine) RemoveHostMount(_ context.Context, handle string) error {
+	if err := e.privilege(); err != nil {
+		return err
+	}
+	return e.shared.Remove(handle, e.mounted)
+}
+
+// mounted says which sandboxes mount which host directories.
+func (e *Engine) mounted() (map[string][]string, error) {
+	users := map[string][]string{}
+	if !e.exists() {
+		return users, nil
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	names, err := e.state.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		b, err := e.openName(name)
+		if errors.Is(err, kiterr.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p, err := b.plan()
+		if errors.Is(err, kiterr.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err // rather than take what it may be using
+		}
+		for _, m := range p.Machine.Mounts {
+			users[m.Source] = append(users[m.Source], name)
+		}
+	}
+	return users, nil
 }
 
 // RemoveVolume implements [sandbox.VolumeKeeper].
