@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"path/filepath"
@@ -22,6 +20,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/identity"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/progress"
 	"github.com/kitbox-dev/kitbox/internal/rootfs"
 	"github.com/kitbox-dev/kitbox/internal/workspace"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -233,17 +232,6 @@ func (e *Engine) compose(ctx context.Context, o sandbox.CreateOptions, name, id 
 	return c, nil
 }
 
-// fetcher is the configured one, telling o what it does.
-func (e *Engine) fetcher(o sandbox.CreateOptions) *fetch.Fetcher {
-	f := e.c.Fetcher()
-	f.BuildNetwork, f.Policy = o.BuildNetwork, fetch.Policy(o.Pull)
-	if o.Progress != nil {
-		f.Progress = &lineWriter{step: "build", tell: o.Progress}
-		f.Notice = func(line string) { o.Progress(sandbox.Event{Detail: line}) }
-	}
-	return f
-}
-
 // A loadedKit is a Kit with its create-phase args expanded.
 type loadedKit struct {
 	image      *fetch.Kit
@@ -254,12 +242,12 @@ type loadedKit struct {
 // load fetches every Kit and expands its args. All that is wrong with the args
 // of any is reported together.
 func (e *Engine) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit, error) {
-	f := e.fetcher(o)
+	f := progress.Fetcher(e.c.Fetcher, o)
 	used := map[string]bool{}
 	var kits []loadedKit
 	for _, ref := range o.Kits {
-		if w, ok := f.Progress.(*lineWriter); ok {
-			w.of = ref
+		if w, ok := f.Progress.(*progress.Lines); ok {
+			w.Of = ref
 		}
 		image, err := fetchLocked(ctx, f, o.Lock, ref, o.Args)
 		if err != nil {
@@ -474,28 +462,3 @@ func hostname(name string) string {
 	}
 	return h
 }
-
-// lineWriter tells every line written to it as an event.
-type lineWriter struct {
-	step string
-	of   string // what is worked on
-	tell func(sandbox.Event)
-	rest []byte
-}
-
-// Write implements [io.Writer].
-func (w *lineWriter) Write(b []byte) (int, error) {
-	w.rest = append(w.rest, b...)
-	for {
-		line, rest, ok := bytes.Cut(w.rest, []byte{'\n'})
-		if !ok {
-			return len(b), nil
-		}
-		if s := strings.TrimSpace(string(line)); s != "" {
-			w.tell(sandbox.Event{Step: w.step, Of: w.of, Detail: s})
-		}
-		w.rest = append(w.rest[:0], rest...)
-	}
-}
-
-var _ io.Writer = (*lineWriter)(nil)

@@ -29,6 +29,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/library"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/storage"
@@ -118,6 +119,8 @@ type Config struct {
 // An Engine implements [sandbox.Runtime]. Its methods can be called
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
+	*library.Library // the images
+
 	c        Config
 	storage  storage.Store
 	shared   hostmount.Store
@@ -134,6 +137,7 @@ type Engine struct {
 // New returns an engine.
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: hostmount.Store{Dir: c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(SecretsDir(c.Home))}
+	e.Library = library.New(library.Config{Exists: e.exists, Open: e.opened, Privilege: e.privilege, Fetcher: c.Fetcher, Base: c.Base})
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
 		HostMount: e.shared.Place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
@@ -148,6 +152,12 @@ func (e *Engine) ready() error {
 		}
 	})
 	return e.err
+}
+
+// opened is the home, opened.
+func (e *Engine) opened() (*store.Home, error) {
+	err := e.ready()
+	return e.home, err
 }
 
 // privilege is asked for by everything that touches machines.

@@ -9,6 +9,7 @@ import (
 	"github.com/kitbox-dev/kitbox/assemble"
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/progress"
 	"github.com/kitbox-dev/kitbox/internal/rootfs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -33,7 +34,7 @@ func imageConfig(kits []loadedKit) (ocispec.ImageConfig, error) {
 // rootfs returns the directories that make up the root file system of kits, the
 // workload first, getting what is missing of them.
 func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs.View, error) {
-	f := e.fetcher(o)
+	f := progress.Fetcher(e.c.Fetcher, o)
 	var images []*fetch.Kit
 	for _, k := range kits {
 		if err := f.Pull(ctx, k.image); err != nil {

@@ -1,4 +1,10 @@
-package engine
+// Package library is the image store as its users see it: what there is, what is
+// built into it, and how images come to it and leave it. It implements
+// [sandbox.ImageStore], [sandbox.ImageManager], [sandbox.Builder] and
+// [sandbox.Preflighter].
+//
+// The store itself is internal/store/layout; getting and building is fetch.
+package library
 
 import (
 	"cmp"
@@ -12,21 +18,50 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/progress"
+	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 	"github.com/kitbox-dev/kitbox/spec"
 )
 
+// Config is what a library is made of. All fields are required.
+type Config struct {
+	// Exists reports whether there is a home. One who only looks makes none.
+	Exists func() bool
+
+	// Open opens the home, and makes it on first use.
+	Open func() (*store.Home, error)
+
+	// Privilege makes this process one that can write the store as machines
+	// need it. It may replace the process, so it is called before anything.
+	Privilege func() error
+
+	// Fetcher returns what images are fetched and built with.
+	Fetcher func() *fetch.Fetcher
+
+	// Base makes the platform base.
+	Base func(ctx context.Context, h *store.Home, o sandbox.BaseOptions) (sandbox.Image, error)
+}
+
+// A Library is the images of one home. Its methods can be called concurrently.
+// Making one reads nothing.
+type Library struct{ c Config }
+
+// New returns a library.
+func New(c Config) *Library { return &Library{c} }
+
 // Images implements [sandbox.ImageStore].
-func (e *Engine) Images(ctx context.Context) ([]sandbox.Image, error) {
-	if !e.exists() {
+func (l *Library) Images(ctx context.Context) ([]sandbox.Image, error) {
+	if !l.c.Exists() {
 		return nil, nil
 	}
-	if err := e.ready(); err != nil {
+	home, err := l.c.Open()
+	if err != nil {
 		return nil, err
 	}
-	images, err := e.home.Images()
+	images, err := home.Images()
 	if err != nil {
 		return nil, err
 	}
@@ -75,20 +110,20 @@ func describe(ref string, im layout.Image) sandbox.Image {
 }
 
 // Build implements [sandbox.Builder].
-func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Image, error) {
-	if err := e.privilege(); err != nil {
+func (l *Library) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Image, error) {
+	if err := l.c.Privilege(); err != nil {
 		return sandbox.Image{}, err
 	}
-	if err := e.ready(); err != nil {
+	home, err := l.c.Open()
+	if err != nil {
 		return sandbox.Image{}, err
 	}
 	if o.Ref != "" {
-		var err error
 		if o.Ref, err = tagName(o.Ref); err != nil {
 			return sandbox.Image{}, err
 		}
 	}
-	f := e.fetcher(sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
+	f := progress.Fetcher(l.c.Fetcher, sandbox.CreateOptions{Progress: o.Progress, BuildNetwork: o.Network})
 	// To build a set is to ask what the names of its Kits stand for.
 	f.Policy, f.SetName = fetch.Policy(cmp.Or(o.Pull, string(fetch.Always))), o.Ref
 	if err := forPlatforms(f, o.Platforms); err != nil {
@@ -113,7 +148,7 @@ func (e *Engine) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Ima
 			return sandbox.Image{}, fmt.Errorf("kit %s has no build-phase arg %s; args of the create phase are given to run and create: %w", o.Dir, name, kiterr.ErrRefused)
 		}
 	}
-	images, err := e.home.Images()
+	images, err := home.Images()
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -169,12 +204,13 @@ func contains(list []string, s string) bool {
 }
 
 // CreateBase implements [sandbox.ImageStore].
-func (e *Engine) CreateBase(ctx context.Context, o sandbox.BaseOptions) (sandbox.Image, error) {
-	if err := e.privilege(); err != nil {
+func (l *Library) CreateBase(ctx context.Context, o sandbox.BaseOptions) (sandbox.Image, error) {
+	if err := l.c.Privilege(); err != nil {
 		return sandbox.Image{}, err
 	}
-	if err := e.ready(); err != nil {
+	home, err := l.c.Open()
+	if err != nil {
 		return sandbox.Image{}, err
 	}
-	return e.c.Base(ctx, e.home, o)
+	return l.c.Base(ctx, home, o)
 }

@@ -1,4 +1,4 @@
-package engine
+package library
 
 import (
 	"context"
@@ -13,29 +13,36 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/progress"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
-var _ sandbox.ImageManager = (*Engine)(nil)
+var (
+	_ sandbox.ImageStore   = (*Library)(nil)
+	_ sandbox.ImageManager = (*Library)(nil)
+	_ sandbox.Builder      = (*Library)(nil)
+	_ sandbox.Preflighter  = (*Library)(nil)
+)
 
 // storeFor opens the image store and a fetcher for it.
-func (e *Engine) storeFor(progress func(sandbox.Event)) (*layout.Store, *fetch.Fetcher, error) {
-	if err := e.privilege(); err != nil {
+func (l *Library) storeFor(tell func(sandbox.Event)) (*layout.Store, *fetch.Fetcher, error) {
+	if err := l.c.Privilege(); err != nil {
 		return nil, nil, err
 	}
-	if err := e.ready(); err != nil {
+	home, err := l.c.Open()
+	if err != nil {
 		return nil, nil, err
 	}
-	images, err := e.home.Images()
-	return images, e.fetcher(sandbox.CreateOptions{Progress: progress}), err
+	images, err := home.Images()
+	return images, progress.Fetcher(l.c.Fetcher, sandbox.CreateOptions{Progress: tell}), err
 }
 
 // Push implements [sandbox.ImageManager].
-func (e *Engine) Push(ctx context.Context, ref, target string, progress func(sandbox.Event)) (string, error) {
-	_, f, err := e.storeFor(progress)
+func (l *Library) Push(ctx context.Context, ref, target string, tell func(sandbox.Event)) (string, error) {
+	_, f, err := l.storeFor(tell)
 	if err != nil {
 		return "", err
 	}
@@ -45,8 +52,8 @@ func (e *Engine) Push(ctx context.Context, ref, target string, progress func(san
 
 // Preflight implements [sandbox.Preflighter]. It always asks: who looks wants to
 // know what a name stands for now.
-func (e *Engine) Preflight(ctx context.Context, ref string) (sandbox.Glance, error) {
-	_, f, err := e.storeFor(nil)
+func (l *Library) Preflight(ctx context.Context, ref string) (sandbox.Glance, error) {
+	_, f, err := l.storeFor(nil)
 	if err != nil {
 		return sandbox.Glance{}, err
 	}
@@ -56,8 +63,8 @@ func (e *Engine) Preflight(ctx context.Context, ref string) (sandbox.Glance, err
 }
 
 // Pull implements [sandbox.ImageManager].
-func (e *Engine) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (sandbox.Image, error) {
-	images, f, err := e.storeFor(o.Progress)
+func (l *Library) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (sandbox.Image, error) {
+	images, f, err := l.storeFor(o.Progress)
 	if err != nil {
 		return sandbox.Image{}, err
 	}
@@ -79,8 +86,8 @@ func (e *Engine) Pull(ctx context.Context, ref string, o sandbox.PullOptions) (s
 }
 
 // TagImage implements [sandbox.ImageManager].
-func (e *Engine) TagImage(ctx context.Context, ref, name string) error {
-	images, f, err := e.storeFor(nil)
+func (l *Library) TagImage(ctx context.Context, ref, name string) error {
+	images, f, err := l.storeFor(nil)
 	if err != nil {
 		return err
 	}
@@ -110,8 +117,8 @@ func tagName(name string) (string, error) {
 }
 
 // InspectImage implements [sandbox.ImageManager].
-func (e *Engine) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDetails, error) {
-	images, f, err := e.storeFor(nil)
+func (l *Library) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDetails, error) {
+	images, f, err := l.storeFor(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +150,8 @@ func (e *Engine) InspectImage(ctx context.Context, ref string) (*sandbox.ImageDe
 }
 
 // RemoveImage implements [sandbox.ImageManager].
-func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
-	images, _, err := e.storeFor(nil)
+func (l *Library) RemoveImage(ctx context.Context, ref string) error {
+	images, _, err := l.storeFor(nil)
 	if err != nil {
 		return err
 	}
@@ -159,17 +166,21 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 }
 
 // PruneImages implements [sandbox.ImageManager].
-func (e *Engine) PruneImages(ctx context.Context, grace time.Duration) (sandbox.Pruned, error) {
-	if _, _, err := e.storeFor(nil); err != nil {
+func (l *Library) PruneImages(ctx context.Context, grace time.Duration) (sandbox.Pruned, error) {
+	if _, _, err := l.storeFor(nil); err != nil {
 		return sandbox.Pruned{}, err
 	}
-	s, err := e.home.Sweep(ctx, grace)
+	home, err := l.c.Open()
+	if err != nil {
+		return sandbox.Pruned{}, err
+	}
+	s, err := home.Sweep(ctx, grace)
 	return sandbox.Pruned{Blobs: s.Blobs, Layers: s.Layers, Bytes: s.Bytes}, err
 }
 
 // SaveImages implements [sandbox.ImageManager].
-func (e *Engine) SaveImages(ctx context.Context, refs []string, w io.Writer) error {
-	images, f, err := e.storeFor(nil)
+func (l *Library) SaveImages(ctx context.Context, refs []string, w io.Writer) error {
+	images, f, err := l.storeFor(nil)
 	if err != nil {
 		return err
 	}
@@ -194,8 +205,8 @@ func (e *Engine) SaveImages(ctx context.Context, refs []string, w io.Writer) err
 }
 
 // LoadImages implements [sandbox.ImageManager].
-func (e *Engine) LoadImages(ctx context.Context, r io.Reader) ([]string, error) {
-	images, _, err := e.storeFor(nil)
+func (l *Library) LoadImages(ctx context.Context, r io.Reader) ([]string, error) {
+	images, _, err := l.storeFor(nil)
 	if err != nil {
 		return nil, err
 	}

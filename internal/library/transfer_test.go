@@ -1,4 +1,4 @@
-package engine_test
+package library_test
 
 import (
 	"archive/tar"
@@ -19,15 +19,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/kitbox-dev/kitbox/fetch"
-	"github.com/kitbox-dev/kitbox/internal/engine"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
+	"github.com/kitbox-dev/kitbox/internal/library"
+	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-func imagesAt(t *testing.T) (*engine.Engine, string) {
+func imagesAt(t *testing.T) (*library.Library, string) {
 	home := t.TempDir()
-	return engine.New(engine.Config{Home: home, Fetcher: func() *fetch.Fetcher { return &fetch.Fetcher{Home: home} }}), home
+	return library.New(library.Config{
+		Exists:    func() bool { return true },
+		Open:      func() (*store.Home, error) { return store.Open(home) },
+		Privilege: func() error { return nil },
+		Fetcher:   func() *fetch.Fetcher { return &fetch.Fetcher{Home: home} },
+	}), home
 }
 
 // TestAnImageTravels from a store to a registry, to another store, into an
