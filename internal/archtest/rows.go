@@ -124,6 +124,8 @@ var Rows = []Row{
 	{Pkg: "internal/handler", Why: "a handler turns a request into plan entries and acts on nothing"},
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
+	{Pkg: "internal/secret/custody", Why: "secrets are taken in and forgotten without a thought of who presents them",
+		Only: []string{"kiterr", "sandbox", "internal/handler/credential", "internal/identity", "internal/secret", "internal/secret/*", "internal/store/state"}},
 	{Pkg: "internal/gitrepo", Why: "repositories know no sandbox, and git runs in one place", Only: []string{"kiterr"}},
 	{Pkg: "internal/workspace", Why: "what files are given is judged before any machine, and known to no driver",
 		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/driver/cover", "internal/gitrepo", "internal/store/durable"}},

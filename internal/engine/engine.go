@@ -25,12 +25,14 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
+	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/hostmount"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/library"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/secret/custody"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/storage"
 	"github.com/kitbox-dev/kitbox/internal/store"
@@ -120,6 +122,7 @@ type Config struct {
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
 	*library.Library // the images
+	*custody.Custody // the secrets
 
 	c        Config
 	storage  storage.Store
@@ -136,10 +139,14 @@ type Engine struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: hostmount.Store{Dir: c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(SecretsDir(c.Home))}
+	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: hostmount.Store{Dir: c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(custody.Dir(c.Home))}
 	e.Library = library.New(library.Config{Exists: e.exists, Open: e.opened, Privilege: e.privilege, Fetcher: c.Fetcher, Base: c.Base})
+	e.Custody = custody.New(e.secrets, e.ready)
+	stored := func(service, identity, name string) (credential.Binding, error) {
+		return custody.Stored(e.secrets, service, identity, name)
+	}
 	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
-		HostMount: e.shared.Place, Secret: e.stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
+		HostMount: e.shared.Place, Secret: stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	return e
 }
 

@@ -1,4 +1,9 @@
-package engine
+// Package custody is what users do with their secrets: it takes them, names
+// them and forgets them, and implements [sandbox.SecretKeeper].
+//
+// Where they lie is internal/secret/vault; who presents them is
+// internal/boundary/credential. None is ever shown.
+package custody
 
 import (
 	"bytes"
@@ -12,10 +17,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/identity"
-	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
 	"github.com/kitbox-dev/kitbox/internal/secret/dotenv"
 	"github.com/kitbox-dev/kitbox/internal/secret/helper"
@@ -25,12 +28,24 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// SecretsDir is where the secrets of a home are kept.
-func SecretsDir(home string) string { return filepath.Join(home, "secrets") }
+// Dir is where the secrets of a home are kept.
+func Dir(home string) string { return filepath.Join(home, "secrets") }
 
-// stored says what a sandbox would present for a service.
-func (e *Engine) stored(service, identity, name string) (credential.Binding, error) {
-	_, s, err := e.secrets.Find(service, identity, name)
+// A Custody has the secrets of a home. Its methods can be called concurrently.
+type Custody struct {
+	vault *vault.Vault
+	ready func() error
+}
+
+// New returns the custody of the secrets in v. ready makes the home, before the
+// first is kept in it.
+func New(v *vault.Vault, ready func() error) *Custody { return &Custody{v, ready} }
+
+var _ sandbox.SecretKeeper = (*Custody)(nil)
+
+// Stored says what a sandbox would present for a service.
+func Stored(v *vault.Vault, service, identity, name string) (credential.Binding, error) {
+	_, s, err := v.Find(service, identity, name)
 	switch {
 	case errors.Is(err, kiterr.ErrNotFound):
 		return credential.Binding{}, nil
@@ -62,8 +77,8 @@ func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
 }
 
 // Secrets implements [sandbox.SecretKeeper].
-func (e *Engine) Secrets(context.Context) ([]sandbox.Secret, error) {
-	es, err := e.secrets.List()
+func (c *Custody) Secrets(context.Context) ([]sandbox.Secret, error) {
+	es, err := c.vault.List()
 	out := []sandbox.Secret{}
 	for _, s := range es {
 		out = append(out, sandbox.Secret{Service: s.Service, Scope: s.Scope.Kind, For: s.Scope.Name, Form: s.Form, Source: s.Source,
@@ -74,8 +89,8 @@ func (e *Engine) Secrets(context.Context) ([]sandbox.Secret, error) {
 
 // SetSecret implements [sandbox.SecretKeeper]. A command is run once, so that one
 // that does not work is found out by who sets it.
-func (e *Engine) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.SecretInput) error {
-	scope, err := e.placeSecret(r)
+func (c *Custody) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.SecretInput) error {
+	scope, err := c.placeSecret(r)
 	if err != nil {
 		return err
 	}
@@ -111,11 +126,11 @@ func (e *Engine) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.
 			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
 		}
 	}
-	return e.secrets.Put(ctx, entry, s)
+	return c.vault.Put(ctx, entry, s)
 }
 
 // placeSecret makes the home, once r can be kept in it.
-func (e *Engine) placeSecret(r sandbox.SecretRef) (vault.Scope, error) {
+func (c *Custody) placeSecret(r sandbox.SecretRef) (vault.Scope, error) {
 	scope, err := scopeOf(r)
 	if err != nil {
 		return scope, err
@@ -123,14 +138,14 @@ func (e *Engine) placeSecret(r sandbox.SecretRef) (vault.Scope, error) {
 	if !vault.ValidService(r.Service) {
 		return scope, fmt.Errorf("%q is not a service: use lower case letters, digits and inner hyphens, as in the Kit that asks for it", r.Service)
 	}
-	return scope, e.ready()
+	return scope, c.ready()
 }
 
 // maxImport bounds a file that secrets are imported from.
 const maxImport = 1 << 20
 
 // ImportSecrets implements [sandbox.SecretKeeper].
-func (e *Engine) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io.Reader, names map[string]string) error {
+func (c *Custody) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io.Reader, names map[string]string) error {
 	text, err := io.ReadAll(io.LimitReader(file, maxImport+1))
 	defer clear(text)
 	if err != nil {
@@ -147,7 +162,7 @@ func (e *Engine) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		r.Service = names[name]
-		if _, err := e.placeSecret(r); err != nil {
+		if _, err := c.placeSecret(r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -171,7 +186,7 @@ func (e *Engine) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io
 		return err
 	}
 	for _, service := range slices.Sorted(maps.Keys(secrets)) {
-		if err := e.secrets.Put(ctx, vault.Entry{Service: service, Scope: scope, Source: "import"}, secrets[service]); err != nil {
+		if err := c.vault.Put(ctx, vault.Entry{Service: service, Scope: scope, Source: "import"}, secrets[service]); err != nil {
 			return err
 		}
 	}
@@ -179,61 +194,10 @@ func (e *Engine) ImportSecrets(ctx context.Context, r sandbox.SecretRef, file io
 }
 
 // RemoveSecret implements [sandbox.SecretKeeper].
-func (e *Engine) RemoveSecret(ctx context.Context, r sandbox.SecretRef) error {
+func (c *Custody) RemoveSecret(ctx context.Context, r sandbox.SecretRef) error {
 	scope, err := scopeOf(r)
 	if err != nil {
 		return err
 	}
-	return e.secrets.Remove(ctx, r.Service, scope)
-}
-
-// presentedAt returns the services whose credentials requests to r may be given.
-func (e *Engine) presentedAt(name string, r egress.Request) ([]string, error) {
-	b, err := e.openName(name)
-	if err != nil {
-		return nil, err
-	}
-	p, err := b.plan()
-	if err != nil {
-		return nil, err
-	}
-	host, err := egress.ParseHost(r.Host)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, c := range p.Credentials {
-		if !c.Granted(r.Phase) || slices.Contains(out, c.Service) {
-			continue
-		}
-		for _, pattern := range presented(c).Hosts {
-			if m, err := egress.ParseMatcher(pattern); err == nil && m.Matches(host.Name, r.Port) {
-				out = append(out, c.Service)
-				break
-			}
-		}
-	}
-	return out, nil
-}
-
-// presented is c in the terms a user decides by.
-func presented(c plan.Credential) sandbox.CredentialGrant {
-	g := sandbox.CredentialGrant{Service: c.Service, Kit: c.Kit, Variable: c.Variable, Hosts: []string{}, OAuth: c.OAuth != nil}
-	for _, p := range c.Phases {
-		g.Phases = append(g.Phases, string(p))
-	}
-	add := func(h string) {
-		if !slices.Contains(g.Hosts, h) {
-			g.Hosts = append(g.Hosts, h)
-		}
-	}
-	for _, i := range c.Inject {
-		add(i.Domain)
-	}
-	if c.OAuth != nil {
-		for _, h := range c.OAuth.Hosts {
-			add(h)
-		}
-	}
-	return g
+	return c.vault.Remove(ctx, r.Service, scope)
 }
