@@ -129,6 +129,8 @@ var Rows = []Row{
 	{Pkg: "internal/gitrepo", Why: "repositories know no sandbox, and git runs in one place", Only: []string{"kiterr"}},
 	{Pkg: "internal/workspace", Why: "what files are given is judged before any machine, and known to no driver",
 		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/driver/cover", "internal/gitrepo", "internal/store/durable"}},
+	{Pkg: "internal/display", Why: "plans are shown as users decide by them, and judged elsewhere",
+		Only: []string{"sandbox", "internal/plan", "internal/driver", "internal/boundary/egress", "internal/boundary/rulebook", "internal/workspace"}},
 	{Pkg: "internal/account", Why: "identities come out of the image"},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",

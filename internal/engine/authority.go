@@ -23,7 +23,7 @@ func inspected(rules []plan.EgressRule) bool {
 // connections have to be looked into from the start: hooks of all others see
 // nothing new.
 func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs.View) error {
-	global, err := rulebook.Read(e.globalRules(), sourceGlobal)
+	global, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
 	if err != nil {
 		return err
 	}

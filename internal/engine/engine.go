@@ -21,6 +21,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/handler"
@@ -351,8 +352,8 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 			i.Kits = append(i.Kits, sandbox.Kit(k))
 		}
 		m = machines[p.Machine.ID]
-		i.Skipped, i.Unenforced = left(p, m)
-		i.HostPorts = hostPorts(p)
+		i.Skipped, i.Unenforced = display.Left(p, m)
+		i.HostPorts = display.HostPorts(p)
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}

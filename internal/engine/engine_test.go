@@ -16,32 +16,6 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-func TestLaunchFollowsTheFormat(t *testing.T) {
-	for _, c := range []struct {
-		what     string
-		l        plan.Launch
-		args     []string
-		terminal bool
-		want     string
-	}{
-		{"headless is entrypoint and command", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}}, nil, false, "e c"},
-		{"args are appended", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}}, []string{"a"}, false, "e c a"},
-		{"a terminal alone changes nothing", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}}, nil, true, "e c"},
-		{"a stated tail replaces the command", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}, Interactive: []string{"t"}, InteractiveStated: true}, nil, true, "e t"},
-		{"a stated empty tail is the entrypoint alone", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}, InteractiveStated: true}, []string{"a"}, true, "e a"},
-		{"a tail is nothing without a terminal", plan.Launch{Argv: []string{"e", "c"}, Entrypoint: []string{"e"}, Interactive: []string{"t"}, InteractiveStated: true}, nil, false, "e c"},
-		{"bash", plan.Launch{Argv: []string{"e", "c"}, Bash: true}, []string{"a b"}, false, `/bin/bash -c exec "$@" bash e c a b`},
-	} {
-		before := strings.Join(c.l.Argv, " ")
-		if got := strings.Join(launchArgs(c.l, c.args, c.terminal), " "); got != c.want {
-			t.Errorf("%s: %s, want %s", c.what, got, c.want)
-		}
-		if strings.Join(c.l.Argv, " ") != before {
-			t.Errorf("%s: the plan was changed", c.what)
-		}
-	}
-}
-
 func TestCommandEnvIsTheContainersAndWhatTheCallerMaySet(t *testing.T) {
 	l := plan.Launch{Env: []string{"A=1", "HOME=/home/agent", "SANDBOX_NAME=t"}, Owned: []string{"SANDBOX_NAME", "WORKSPACE_DIR"}, User: plan.Identity{UID: 1000, Home: "/home/agent"}}
 	got := commandEnv(l, l.User, []string{"A=2", "SANDBOX_NAME=forged", "WORKSPACE_DIR=/x", "B="})

@@ -33,7 +33,7 @@ func (b *box) Detach(ctx context.Context, c *sandbox.Cmd) (string, error) {
 	}
 	args := c.Args
 	if c.Workload {
-		args = launchArgs(p.Launch, c.Args, false)
+		args = p.Launch.Command(c.Args, false)
 	}
 	id, err := job.Spawn(ctx, b.jobs(), job.Spec{Sandbox: b.sb.Name, Args: args, Dir: c.Dir, User: c.User, Env: c.Env}, b.e.c.Env)
 	return id, err

@@ -41,27 +41,3 @@ func (e *Engine) operatorLimits(o sandbox.Limits) (plan.Limits, error) {
 	}
 	return l, nil
 }
-
-// bounds shows the limits of p and who set them.
-func bounds(p *plan.Plan) []sandbox.Bound {
-	var out []sandbox.Bound
-	for _, b := range []struct {
-		limit string
-		holds int64
-	}{{plan.BoundCPU, p.Machine.Limits.CPUMillis}, {plan.BoundMemory, p.Machine.Limits.MemoryBytes}, {"pids", p.Machine.Limits.Pids}, {"disk", p.Machine.Limits.DiskBytes}} {
-		if b.holds == 0 {
-			continue
-		}
-		shown := sandbox.Bound{Limit: b.limit, Amount: b.holds, Source: "operator"}
-		for _, asked := range p.Bounds {
-			if asked.Limit != b.limit {
-				continue
-			}
-			if shown.Asked = asked.Asked; asked.Asked == b.holds {
-				shown.Source = "kit " + strings.Join(asked.Kits, ", ")
-			}
-		}
-		out = append(out, shown)
-	}
-	return out
-}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
@@ -118,7 +119,7 @@ func (b *box) Inspect(ctx context.Context) (*sandbox.Inspection, error) {
 		return nil, err
 	}
 	if p != nil && err == nil {
-		shown, err := display(p)
+		shown, err := display.Plan(p)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,16 +12,11 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
+	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
-)
-
-// Sources of the operator's rules.
-const (
-	sourceGlobal  = "operator (all sandboxes)"
-	sourceSandbox = "operator (this sandbox)"
 )
 
 // globalRules is the book of the rules for every sandbox.
@@ -28,11 +24,11 @@ func (e *Engine) globalRules() string { return filepath.Join(e.c.Home, "policy.j
 
 // rules is everything that p's sandbox is judged by, as it is recorded now.
 func (b *box) rules(p *plan.Plan) ([]plan.EgressRule, error) {
-	global, err := rulebook.Read(b.e.globalRules(), sourceGlobal)
+	global, err := rulebook.Read(b.e.globalRules(), rulebook.Everywhere)
 	if err != nil {
 		return nil, err
 	}
-	own, err := rulebook.Read(b.sb.Path(rulesFile), sourceSandbox)
+	own, err := rulebook.Read(b.sb.Path(rulesFile), rulebook.Here)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +41,7 @@ func (e *Engine) consent(p *plan.Plan, approve bool) error {
 	if !p.Egress.DenyAll || approve {
 		return nil
 	}
-	mine, err := rulebook.Read(e.globalRules(), sourceGlobal)
+	mine, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
 	if err != nil {
 		return err
 	}
@@ -54,11 +50,11 @@ func (e *Engine) consent(p *plan.Plan, approve bool) error {
 		if r.Allow && !slices.ContainsFunc(mine, func(m plan.EgressRule) bool {
 			return m.Allow && m.Phase == r.Phase && !m.Bounded() && egress.Covers(m.Pattern, r.Pattern) || rulebook.Same(m, r)
 		}) {
-			lacking.Grants = append(lacking.Grants, grant(r, sandbox.ScopeKit))
+			lacking.Grants = append(lacking.Grants, display.Grant(r, sandbox.ScopeKit))
 		}
 	}
 	for _, s := range egress.ServicesOf(p) {
-		lacking.Grants = append(lacking.Grants, serviceGrants(s)[:1]...)
+		lacking.Grants = append(lacking.Grants, display.Service(s)[:1]...)
 	}
 	if len(lacking.Grants) > 0 {
 		return lacking
@@ -72,39 +68,18 @@ func (e *Engine) consent(p *plan.Plan, approve bool) error {
 // offer is p as it is shown before it is made: with the operator's rules, which
 // are not part of the plan since they can change at any time.
 func (e *Engine) offer(p *plan.Plan) (*sandbox.Plan, error) {
-	shown, err := display(p)
+	shown, err := display.Plan(p)
 	if err != nil {
 		return nil, err
 	}
-	mine, err := rulebook.Read(e.globalRules(), sourceGlobal)
+	mine, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range mine {
-		shown.Network = append(shown.Network, grant(r, sandbox.ScopeGlobal))
+		shown.Network = append(shown.Network, display.Grant(r, sandbox.ScopeGlobal))
 	}
 	return shown, nil
-}
-
-func grant(r plan.EgressRule, scope string) sandbox.NetworkGrant {
-	switch r.Source {
-	case sourceGlobal:
-		scope = sandbox.ScopeGlobal
-	case sourceSandbox:
-		scope = sandbox.ScopeSandbox
-	}
-	return sandbox.NetworkGrant{Phase: string(r.Phase), Pattern: r.Pattern, Allow: r.Allow, Methods: r.Methods, Paths: r.Paths,
-		Source: r.Source, Scope: scope}
-}
-
-// serviceGrants shows a service, which holds in every phase.
-func serviceGrants(s egress.Service) []sandbox.NetworkGrant {
-	var gs []sandbox.NetworkGrant
-	for _, phase := range []plan.Phase{plan.Runtime, plan.Install} {
-		gs = append(gs, sandbox.NetworkGrant{Phase: string(phase), Pattern: fmt.Sprintf("%s:%d", s.Hosts[0], s.Port), Allow: true,
-			Service: s.Name, Source: s.Source, Scope: sandbox.ScopeKit})
-	}
-	return gs
 }
 
 // Rules implements [sandbox.Overseer].
@@ -115,10 +90,10 @@ func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, 
 	}
 	grants := []sandbox.NetworkGrant{}
 	for _, r := range rules {
-		grants = append(grants, grant(r, sandbox.ScopeKit))
+		grants = append(grants, display.Grant(r, sandbox.ScopeKit))
 	}
 	for _, s := range services {
-		grants = append(grants, serviceGrants(s)...)
+		grants = append(grants, display.Service(s)...)
 	}
 	for _, phase := range []plan.Phase{plan.Install, plan.Runtime} {
 		grants = append(grants, sandbox.NetworkGrant{Phase: string(phase), Pattern: "**", Source: sandbox.ScopeDefault, Scope: sandbox.ScopeDefault})
@@ -129,7 +104,7 @@ func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, 
 // recorded is what a sandbox is judged by, or the global rules alone.
 func (e *Engine) recorded(name string) ([]plan.EgressRule, []egress.Service, error) {
 	if name == "" {
-		rules, err := rulebook.Read(e.globalRules(), sourceGlobal)
+		rules, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
 		return rules, nil, err
 	}
 	b, err := e.openName(name)
@@ -222,7 +197,7 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 		return sandbox.PolicyVerdict{}, err
 	}
 	policy = policy.WithServices(services)
-	phase, port := plan.Phase(orElse(q.Phase, string(plan.Runtime))), q.Port
+	phase, port := plan.Phase(cmp.Or(q.Phase, string(plan.Runtime))), q.Port
 	if port == 0 {
 		port = 443
 	}
@@ -233,7 +208,7 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 	}
 	v := policy.Decide(r)
 	if q.Method != "" || q.Path != "" {
-		out.Method, out.Path = orElse(q.Method, "GET"), orElse(q.Path, "/")
+		out.Method, out.Path = cmp.Or(q.Method, "GET"), cmp.Or(q.Path, "/")
 		v = policy.DecideRequest(r, out.Method, out.Path)
 	}
 	out.Allowed, out.Inspected, out.Rule, out.Source, out.Reason = v.Allow, v.Inspect, v.Rule, v.Source, v.Why

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -64,7 +65,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		return err
 	}
 	if o.Granted != nil {
-		shown, err := display(c.plan)
+		shown, err := display.Plan(c.plan)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -152,7 +153,7 @@ func resize(from <-chan sandbox.WindowSize, to chan<- protocol.Size, done <-chan
 func request(ctx context.Context, dial link.Dial, l plan.Launch, c *sandbox.Cmd) (client.ExecRequest, error) {
 	args := c.Args
 	if c.Workload {
-		args = launchArgs(l, c.Args, c.Terminal != nil)
+		args = l.Command(c.Args, c.Terminal != nil)
 	}
 	if len(args) == 0 {
 		return client.ExecRequest{}, fmt.Errorf("no command to run: %w", kiterr.ErrCannotExec)
@@ -173,26 +174,9 @@ func request(ctx context.Context, dial link.Dial, l plan.Launch, c *sandbox.Cmd)
 	r.Env = commandEnv(l, id, c.Env)
 	if t := c.Terminal; t != nil {
 		r.TTY, r.Size = true, protocol.Size{Rows: t.Size.Rows, Cols: t.Size.Cols}
-		r.Env = setDefault(r.Env, "TERM", orElse(t.Type, "xterm"))
+		r.Env = setDefault(r.Env, "TERM", cmp.Or(t.Type, "xterm"))
 	}
 	return r, nil
-}
-
-// launchArgs is the workload's command (§8): entrypoint and command of the image
-// as they are without a terminal, the entrypoint and the stated interactive tail
-// with one, and args behind either.
-func launchArgs(l plan.Launch, args []string, terminal bool) []string {
-	argv := l.Argv
-	if terminal && l.InteractiveStated {
-		argv = append(append([]string(nil), l.Entrypoint...), l.Interactive...)
-	}
-	argv = append(append([]string(nil), argv...), args...)
-	if l.Bash && len(argv) > 0 {
-		// Not a login and not an interactive shell: BASH_ENV is what it
-		// reads. The workload replaces it, so that it gets the signals.
-		argv = append([]string{"/bin/bash", "-c", `exec "$@"`, "bash"}, argv...)
-	}
-	return argv
 }
 
 // commandEnv is the environment of a command: the container's, with the home of
@@ -242,11 +226,4 @@ func setDefault(env []string, name, value string) []string {
 		}
 	}
 	return append(env, name+"="+value)
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

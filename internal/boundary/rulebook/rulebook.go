@@ -24,6 +24,12 @@ import (
 // are half understood are not rules.
 const Version = 1
 
+// The sources of the operator's rules, as users are shown them.
+const (
+	Everywhere = "operator (all sandboxes)"
+	Here       = "operator (this sandbox)"
+)
+
 // maxRules bounds a book. It is far above what a person writes, and keeps a
 // script that runs wild from filling every boundary.
 const maxRules = 10_000

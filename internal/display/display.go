@@ -1,9 +1,14 @@
-package engine
+// Package display shows plans, and what is granted in them, in the terms of the
+// SDK, which a user decides by.
+//
+// It judges nothing: whether what is shown is consented to is up to the engine.
+package display
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -11,9 +16,9 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// left is what p asks for and does not get on machine m: optional requests that
+// Left is what p asks for and does not get on machine m: optional requests that
 // were skipped, and limits that do not hold.
-func left(p *plan.Plan, m driver.Machine) (skipped []sandbox.Skipped, unenforced []string) {
+func Left(p *plan.Plan, m driver.Machine) (skipped []sandbox.Skipped, unenforced []string) {
 	for _, s := range p.Skipped {
 		skipped = append(skipped, sandbox.Skipped(s))
 	}
@@ -26,7 +31,8 @@ func left(p *plan.Plan, m driver.Machine) (skipped []sandbox.Skipped, unenforced
 	return skipped, unenforced
 }
 
-func hostPorts(p *plan.Plan) []sandbox.HostPort {
+// HostPorts are the ports of this machine that p opens to the sandbox.
+func HostPorts(p *plan.Plan) []sandbox.HostPort {
 	var out []sandbox.HostPort
 	for _, h := range p.HostPorts {
 		out = append(out, sandbox.HostPort(h))
@@ -34,14 +40,14 @@ func hostPorts(p *plan.Plan) []sandbox.HostPort {
 	return out
 }
 
-// display is p in the terms a user decides by.
-func display(p *plan.Plan) (*sandbox.Plan, error) {
+// Plan is p in the terms a user decides by.
+func Plan(p *plan.Plan) (*sandbox.Plan, error) {
 	detail, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
 	}
 	d := &sandbox.Plan{Name: p.Name, Dir: p.Launch.Dir, Detail: detail,
-		Launch:  launchArgs(p.Launch, nil, false),
+		Launch:  p.Launch.Command(nil, false),
 		Kits:    []sandbox.Kit{},
 		Network: []sandbox.NetworkGrant{}, Storage: []sandbox.Storage{}, Hooks: []sandbox.Hook{}, Files: []string{}, Skipped: []sandbox.Skipped{}}
 	d.User = p.Launch.User.Name
@@ -53,7 +59,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	}
 	d.DenyAll = p.Egress.DenyAll
 	for _, r := range p.Egress.Rules {
-		d.Network = append(d.Network, grant(r, sandbox.ScopeKit))
+		d.Network = append(d.Network, Grant(r, sandbox.ScopeKit))
 	}
 	for _, r := range p.Egress.Routes {
 		d.Routes = append(d.Routes, sandbox.Route(r))
@@ -66,7 +72,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		}
 	}
 	for _, c := range p.Credentials {
-		d.Credentials = append(d.Credentials, presented(c))
+		d.Credentials = append(d.Credentials, Credential(c))
 	}
 	for _, v := range p.Volumes {
 		s := sandbox.Storage{Path: v.Path, Kits: v.Kits, Tmpfs: v.Tmpfs, Transient: v.Transient, Note: v.Note}
@@ -92,7 +98,7 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 	for _, port := range p.Ports {
 		d.Ports = append(d.Ports, sandbox.PortGrant(port))
 	}
-	d.HostPorts = hostPorts(p)
+	d.HostPorts = HostPorts(p)
 	for _, a := range p.DockerAuth {
 		d.Logins = append(d.Logins, sandbox.Login{Registry: a.Registry, Kits: a.Kits})
 	}
@@ -109,4 +115,28 @@ func display(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Skipped = append(d.Skipped, sandbox.Skipped(s))
 	}
 	return d, nil
+}
+
+// bounds shows the limits of p and who set them.
+func bounds(p *plan.Plan) []sandbox.Bound {
+	var out []sandbox.Bound
+	for _, b := range []struct {
+		limit string
+		holds int64
+	}{{plan.BoundCPU, p.Machine.Limits.CPUMillis}, {plan.BoundMemory, p.Machine.Limits.MemoryBytes}, {"pids", p.Machine.Limits.Pids}, {"disk", p.Machine.Limits.DiskBytes}} {
+		if b.holds == 0 {
+			continue
+		}
+		shown := sandbox.Bound{Limit: b.limit, Amount: b.holds, Source: "operator"}
+		for _, asked := range p.Bounds {
+			if asked.Limit != b.limit {
+				continue
+			}
+			if shown.Asked = asked.Asked; asked.Asked == b.holds {
+				shown.Source = "kit " + strings.Join(asked.Kits, ", ")
+			}
+		}
+		out = append(out, shown)
+	}
+	return out
 }
