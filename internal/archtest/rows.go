@@ -138,6 +138,8 @@ var Rows = []Row{
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
 	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish"}},
+	{Pkg: "internal/oversight", Why: "the operator's say over sandboxes is had from outside, and no sandbox is made by it",
+		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/boundary/egress", "internal/boundary/rulebook", "internal/display", "internal/keeper/link"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
 	{Pkg: "internal/engine", Why: "the engine runs plans and implements the SDK"},
 	{Pkg: "internal/engine/kittest", Why: "images for tests of the engine"},

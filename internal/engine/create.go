@@ -13,6 +13,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
@@ -38,10 +39,10 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err != nil {
 		return nil, err
 	}
-	if err := e.consent(c.plan, o.Approve); err != nil {
+	if err := oversight.Consent(c.plan, e.globalRules(), o.Approve); err != nil {
 		return nil, err
 	}
-	shown, err := e.offer(c.plan)
+	shown, err := oversight.Offer(c.plan, e.globalRules())
 	if err != nil {
 		return nil, err
 	}
@@ -85,11 +86,11 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err != nil {
 		return nil, err
 	}
-	if err := e.consent(c.plan, o.Approve); err != nil {
+	if err := oversight.Consent(c.plan, e.globalRules(), o.Approve); err != nil {
 		return nil, err
 	}
 	if o.Granted != nil {
-		shown, err := e.offer(c.plan)
+		shown, err := oversight.Offer(c.plan, e.globalRules())
 		if err != nil {
 			return nil, err
 		}

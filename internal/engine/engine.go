@@ -32,6 +32,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/library"
+	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/custody"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
@@ -122,8 +123,9 @@ type Config struct {
 // An Engine implements [sandbox.Runtime]. Its methods can be called
 // concurrently. Making one reads nothing and costs nothing.
 type Engine struct {
-	*library.Library // the images
-	*custody.Custody // the secrets
+	*library.Library     // the images
+	*custody.Custody     // the secrets
+	*oversight.Oversight // the operator's rules
 
 	c        Config
 	storage  storage.Store
@@ -142,6 +144,7 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{c: c, storage: storage.Store{Dir: c.Home + "/volumes"}, shared: hostmount.Store{Dir: c.Home + "/mounts"}, files: workspace.Host{Home: c.Home, Rootless: c.Rootless, Clones: workspace.Clones{Dir: c.Home + "/clones"}}, secrets: vault.Open(custody.Dir(c.Home))}
 	e.Library = library.New(library.Config{Exists: e.exists, Open: e.opened, Privilege: e.privilege, Fetcher: c.Fetcher, Base: c.Base})
+	e.Oversight = oversight.New(oversight.Config{Book: e.globalRules(), Ready: e.ready, Open: e.overseen, List: e.names, Told: keeperBound})
 	e.Custody = custody.New(e.secrets, e.ready)
 	stored := func(service, identity, name string) (credential.Binding, error) {
 		return custody.Stored(e.secrets, service, identity, name)

@@ -2,7 +2,7 @@
 // file for all sandboxes and one in the directory of each that has its own.
 //
 // A book is what was asked for. How it is merged with the rules of Kits is in
-// internal/engine, and what a rule means in package egress beside this one.
+// internal/oversight, and what a rule means in package egress beside this one.
 package rulebook
 
 import (

@@ -1,14 +1,21 @@
-package engine
+// Package oversight is the operator's say over sandboxes: his rules beside those
+// of the Kits, whether he consents to what a Kit asks, and what would be
+// decided about a connection. It implements [sandbox.Overseer].
+//
+// His rules are not part of any plan, since they can change at any time. The
+// books they are in are internal/boundary/rulebook, and the boundary of a
+// sandbox is what enforces them.
+package oversight
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/rulebook"
@@ -19,29 +26,65 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// globalRules is the book of the rules for every sandbox.
-func (e *Engine) globalRules() string { return filepath.Join(e.c.Home, "policy.json") }
+// A Subject is a sandbox, as far as rules are concerned.
+type Subject interface {
+	// Plan is what was granted.
+	Plan() (*plan.Plan, error)
 
-// rules is everything that p's sandbox is judged by, as it is recorded now.
-func (b *box) rules(p *plan.Plan) ([]plan.EgressRule, error) {
-	global, err := rulebook.Read(b.e.globalRules(), rulebook.Everywhere)
-	if err != nil {
-		return nil, err
-	}
-	own, err := rulebook.Read(b.sb.Path(rulesFile), rulebook.Here)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Concat(p.Egress.Rules, global, own), nil
+	// Book is the file of the operator's rules for this sandbox alone.
+	Book() string
+
+	// Keeper reaches who runs it.
+	Keeper() link.Client
 }
 
-// consent fails, under a floor, if a Kit is to be allowed what neither approve
-// nor a rule of the operator consents to.
-func (e *Engine) consent(p *plan.Plan, approve bool) error {
+// Config is what an oversight is made of. All fields are required.
+type Config struct {
+	Book string // the file of the rules for every sandbox
+
+	// Ready makes the home, before a rule is recorded in it.
+	Ready func() error
+
+	// Open finds the sandbox of a name, as [sandbox.Runtime.Open] does.
+	Open func(name string) (Subject, error)
+
+	// List names all sandboxes.
+	List func() ([]string, error)
+
+	// Told bounds telling the sandboxes of a change.
+	Told time.Duration
+}
+
+// An Oversight is the operator's say over the sandboxes of one home. Its methods
+// can be called concurrently.
+type Oversight struct{ c Config }
+
+// New returns an oversight.
+func New(c Config) *Oversight { return &Oversight{c} }
+
+var _ sandbox.Overseer = (*Oversight)(nil)
+
+// Of returns all that the sandbox of p, whose own book is the file own, is judged
+// by, as it is recorded now. global is the book for every sandbox.
+func Of(p *plan.Plan, global, own string) ([]plan.EgressRule, error) {
+	every, err := rulebook.Read(global, rulebook.Everywhere)
+	if err != nil {
+		return nil, err
+	}
+	mine, err := rulebook.Read(own, rulebook.Here)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(p.Egress.Rules, every, mine), nil
+}
+
+// Consent fails, under a floor, if a Kit is to be allowed what neither approve
+// nor a rule in the operator's global book consents to.
+func Consent(p *plan.Plan, global string, approve bool) error {
 	if !p.Egress.DenyAll || approve {
 		return nil
 	}
-	mine, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
+	mine, err := rulebook.Read(global, rulebook.Everywhere)
 	if err != nil {
 		return err
 	}
@@ -65,14 +108,14 @@ func (e *Engine) consent(p *plan.Plan, approve bool) error {
 	return nil
 }
 
-// offer is p as it is shown before it is made: with the operator's rules, which
+// Offer is p as it is shown before it is made: with the operator's rules, which
 // are not part of the plan since they can change at any time.
-func (e *Engine) offer(p *plan.Plan) (*sandbox.Plan, error) {
+func Offer(p *plan.Plan, global string) (*sandbox.Plan, error) {
 	shown, err := display.Plan(p)
 	if err != nil {
 		return nil, err
 	}
-	mine, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
+	mine, err := rulebook.Read(global, rulebook.Everywhere)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +126,8 @@ func (e *Engine) offer(p *plan.Plan) (*sandbox.Plan, error) {
 }
 
 // Rules implements [sandbox.Overseer].
-func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, error) {
-	rules, services, err := e.recorded(name)
+func (o *Oversight) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, error) {
+	rules, services, err := o.recorded(name)
 	if err != nil {
 		return nil, err
 	}
@@ -102,35 +145,35 @@ func (e *Engine) Rules(_ context.Context, name string) ([]sandbox.NetworkGrant, 
 }
 
 // recorded is what a sandbox is judged by, or the global rules alone.
-func (e *Engine) recorded(name string) ([]plan.EgressRule, []egress.Service, error) {
+func (o *Oversight) recorded(name string) ([]plan.EgressRule, []egress.Service, error) {
 	if name == "" {
-		rules, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
+		rules, err := rulebook.Read(o.c.Book, rulebook.Everywhere)
 		return rules, nil, err
 	}
-	b, err := e.openName(name)
+	b, err := o.c.Open(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := b.plan()
+	p, err := b.Plan()
 	if err != nil {
 		return nil, nil, err
 	}
-	rules, err := b.rules(p)
+	rules, err := Of(p, o.c.Book, b.Book())
 	return rules, egress.ServicesOf(p), err
 }
 
 // ChangeRules implements [sandbox.Overseer].
-func (e *Engine) ChangeRules(ctx context.Context, name string, c sandbox.RuleChange) error {
-	if err := e.ready(); err != nil {
+func (o *Oversight) ChangeRules(ctx context.Context, name string, c sandbox.RuleChange) error {
+	if err := o.c.Ready(); err != nil {
 		return err
 	}
-	path, names := e.globalRules(), []string{name}
+	path, names := o.c.Book, []string{name}
 	if name != "" {
-		b, err := e.openName(name)
+		b, err := o.c.Open(name)
 		if err != nil {
 			return err
 		}
-		path = b.sb.Path(rulesFile)
+		path = b.Book()
 	}
 	if err := rulebook.Change(ctx, path, func(rules []plan.EgressRule) ([]plan.EgressRule, error) { return edited(rules, c) }); err != nil {
 		return err
@@ -139,11 +182,11 @@ func (e *Engine) ChangeRules(ctx context.Context, name string, c sandbox.RuleCha
 		// After the change is recorded: a sandbox that is made meanwhile
 		// begins with it.
 		var err error
-		if names, err = e.state.List(); err != nil {
+		if names, err = o.c.List(); err != nil {
 			return err
 		}
 	}
-	return e.enforce(ctx, names)
+	return o.enforce(ctx, names)
 }
 
 // edited is rules with c done to them.
@@ -165,18 +208,18 @@ func edited(rules []plan.EgressRule, c sandbox.RuleChange) ([]plan.EgressRule, e
 
 // enforce makes every running sandbox among names read its rules. One that
 // cannot be told keeps no other from it.
-func (e *Engine) enforce(ctx context.Context, names []string) error {
-	bound, cancel := context.WithTimeout(ctx, keeperBound)
+func (o *Oversight) enforce(ctx context.Context, names []string) error {
+	bound, cancel := context.WithTimeout(ctx, o.c.Told)
 	defer cancel()
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
-			sb, err := e.state.Sandbox(name)
+			b, err := o.c.Open(name)
 			if err != nil {
 				return // removed since
 			}
-			err = link.Client{Dir: sb.Dir()}.Reload(bound)
+			err = b.Keeper().Reload(bound)
 			if err != nil && !errors.Is(err, link.ErrNone) {
 				errs[i] = fmt.Errorf("sandbox %s: the rules are recorded and not in force there: %w; 'kitbox stop %s' cuts it off", name, err, name)
 			}
@@ -187,8 +230,8 @@ func (e *Engine) enforce(ctx context.Context, names []string) error {
 }
 
 // Check implements [sandbox.Overseer].
-func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (sandbox.PolicyVerdict, error) {
-	rules, services, err := e.recorded(name)
+func (o *Oversight) Check(_ context.Context, name string, q sandbox.PolicyQuery) (sandbox.PolicyVerdict, error) {
+	rules, services, err := o.recorded(name)
 	if err != nil {
 		return sandbox.PolicyVerdict{}, err
 	}
@@ -213,7 +256,36 @@ func (e *Engine) Check(_ context.Context, name string, q sandbox.PolicyQuery) (s
 	}
 	out.Allowed, out.Inspected, out.Rule, out.Source, out.Reason = v.Allow, v.Inspect, v.Rule, v.Source, v.Why
 	if name != "" && v.Allow {
-		out.Credentials, err = e.presentedAt(name, r)
+		out.Credentials, err = o.presentedAt(name, r)
 	}
 	return out, err
+}
+
+// presentedAt returns the services whose credentials requests to r may be given.
+func (o *Oversight) presentedAt(name string, r egress.Request) ([]string, error) {
+	b, err := o.c.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.Plan()
+	if err != nil {
+		return nil, err
+	}
+	host, err := egress.ParseHost(r.Host)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, c := range p.Credentials {
+		if !c.Granted(r.Phase) || slices.Contains(out, c.Service) {
+			continue
+		}
+		for _, pattern := range display.Credential(c).Hosts {
+			if m, err := egress.ParseMatcher(pattern); err == nil && m.Matches(host.Name, r.Port) {
+				out = append(out, c.Service)
+				break
+			}
+		}
+	}
+	return out, nil
 }

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"path/filepath"
+
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/oversight"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// globalRules is the book of the rules for every sandbox.
+func (e *Engine) globalRules() string { return filepath.Join(e.c.Home, "policy.json") }
+
+// overseen finds a sandbox for the operator's rules.
+func (e *Engine) overseen(name string) (oversight.Subject, error) {
+	b, err := e.openName(name)
+	if err != nil {
+		return nil, err
+	}
+	return subject{b}, nil
+}
+
+// names lists the sandboxes. The home is open.
+func (e *Engine) names() ([]string, error) { return e.state.List() }
+
+// A subject is a box as the operator's rules see it.
+type subject struct{ b *box }
+
+func (s subject) Plan() (*plan.Plan, error) { return s.b.plan() }
+func (s subject) Book() string              { return s.b.sb.Path(rulesFile) }
+func (s subject) Keeper() link.Client       { return s.b.keeper() }
+
+// rules is everything that p's sandbox is judged by, as it is recorded now.
+func (b *box) rules(p *plan.Plan) ([]plan.EgressRule, error) {
+	return oversight.Of(p, b.e.globalRules(), b.sb.Path(rulesFile))
+}

@@ -1,0 +1,96 @@
+package oversight
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// A stopped sandbox has a plan and a directory, and no keeper in it.
+type stopped struct {
+	plan *plan.Plan
+	dir  string
+}
+
+func (s stopped) Plan() (*plan.Plan, error) { return s.plan, nil }
+func (s stopped) Book() string              { return filepath.Join(s.dir, "rules.json") }
+func (s stopped) Keeper() link.Client       { return link.Client{Dir: s.dir} }
+
+func over(t *testing.T, p *plan.Plan) *Oversight {
+	dir := t.TempDir()
+	return New(Config{Book: filepath.Join(dir, "policy.json"), Ready: func() error { return nil }, Told: time.Second,
+		List: func() ([]string, error) { return []string{"s"}, nil },
+		Open: func(name string) (Subject, error) {
+			if name != "s" {
+				return nil, fmt.Errorf("sandbox %s: %w", name, kiterr.ErrNotFound)
+			}
+			return stopped{p, dir}, nil
+		}})
+}
+
+func TestTheOperatorsRulesStandBesideThoseOfKits(t *testing.T) {
+	p := &plan.Plan{Name: "s"}
+	p.Egress.Rules = []plan.EgressRule{{Phase: plan.Runtime, Pattern: "api.example", Allow: true, Source: "kit w"}}
+	o := over(t, p)
+	ctx := t.Context()
+	ask := func(host string) bool {
+		t.Helper()
+		v, err := o.Check(ctx, "s", sandbox.PolicyQuery{Host: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Allowed
+	}
+	if !ask("api.example") || ask("own.example") {
+		t.Error("what the Kit says is not what holds")
+	}
+	own := sandbox.NetworkGrant{Phase: "runtime", Pattern: "own.example", Allow: true}
+	if err := o.ChangeRules(ctx, "s", sandbox.RuleChange{Add: []sandbox.NetworkGrant{own}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.ChangeRules(ctx, "", sandbox.RuleChange{Add: []sandbox.NetworkGrant{{Phase: "runtime", Pattern: "api.example"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if ask("api.example") || !ask("own.example") {
+		t.Error("what the operator says does not hold")
+	}
+	rules, err := o.Rules(ctx, "s")
+	if err != nil || len(rules) != 5 || rules[0].Scope != sandbox.ScopeKit || rules[1].Scope != sandbox.ScopeGlobal || rules[2].Scope != sandbox.ScopeSandbox {
+		t.Errorf("%+v, %v", rules, err)
+	}
+	err = o.ChangeRules(ctx, "s", sandbox.RuleChange{Remove: []sandbox.RuleMatch{{Pattern: "api.example"}}})
+	if !errors.Is(err, kiterr.ErrNotFound) {
+		t.Errorf("removing what is a Kit's: %v", err)
+	}
+	if _, err := o.Rules(ctx, "other"); !errors.Is(err, kiterr.ErrNotFound) {
+		t.Errorf("of nobody: %v", err)
+	}
+}
+
+func TestUnderAFloorAKitNeedsConsent(t *testing.T) {
+	p := &plan.Plan{Name: "s"}
+	p.Egress.DenyAll = true
+	p.Egress.Rules = []plan.EgressRule{{Phase: plan.Runtime, Pattern: "api.example", Allow: true}, {Phase: plan.Runtime, Pattern: "bad.example"}}
+	o := over(t, p)
+	var lacking *sandbox.ConsentError
+	if err := Consent(p, o.c.Book, false); !errors.As(err, &lacking) || len(lacking.Grants) != 1 || lacking.Grants[0].Pattern != "api.example" {
+		t.Fatalf("nobody consented: %v", err)
+	}
+	if err := Consent(p, o.c.Book, true); err != nil || len(p.Egress.Rules) != 2 {
+		t.Errorf("approved: %v, %v", err, p.Egress.Rules)
+	}
+	if err := o.ChangeRules(t.Context(), "", sandbox.RuleChange{Add: []sandbox.NetworkGrant{{Phase: "runtime", Pattern: "*.example", Allow: true}, {Phase: "runtime", Pattern: "api.example", Allow: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	// His rule is what allows it then, and nothing of the Kit's.
+	if err := Consent(p, o.c.Book, false); err != nil || len(p.Egress.Rules) != 1 || p.Egress.Rules[0].Allow {
+		t.Errorf("%v, %v", err, p.Egress.Rules)
+	}
+}
