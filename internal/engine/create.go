@@ -2,15 +2,11 @@ package engine
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"path"
-	"regexp"
-	"strings"
-	"sync"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/oversight"
@@ -32,21 +28,21 @@ func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Pl
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	if err := pinned(&o); err != nil {
+	if err := compose.Pinned(&o); err != nil {
 		return nil, err
 	}
-	c, err := e.compose(ctx, o, nameOf(o), state.NewID())
+	c, err := e.composer.Compose(ctx, o, compose.Name(o), state.NewID())
 	if err != nil {
 		return nil, err
 	}
-	if err := oversight.Consent(c.plan, e.globalRules(), o.Approve); err != nil {
+	if err := oversight.Consent(c.Plan, e.globalRules(), o.Approve); err != nil {
 		return nil, err
 	}
-	shown, err := oversight.Offer(c.plan, e.globalRules())
+	shown, err := oversight.Offer(c.Plan, e.globalRules())
 	if err != nil {
 		return nil, err
 	}
-	shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
+	shown.BuildNetwork, shown.Warnings = o.BuildNetwork, compose.Warnings(c.Plan, o.Env)
 	return shown, nil
 }
 
@@ -60,10 +56,10 @@ func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.S
 }
 
 func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
-	if err := pinned(&o); err != nil {
+	if err := compose.Pinned(&o); err != nil {
 		return nil, err
 	}
-	name := nameOf(o)
+	name := compose.Name(o)
 	if err := state.ValidName(name); err != nil {
 		return nil, err
 	}
@@ -82,19 +78,19 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err := e.vacate(ctx, name); err != nil {
 		return nil, err
 	}
-	c, err := e.compose(ctx, o, name, state.NewID())
+	c, err := e.composer.Compose(ctx, o, name, state.NewID())
 	if err != nil {
 		return nil, err
 	}
-	if err := oversight.Consent(c.plan, e.globalRules(), o.Approve); err != nil {
+	if err := oversight.Consent(c.Plan, e.globalRules(), o.Approve); err != nil {
 		return nil, err
 	}
 	if o.Granted != nil {
-		shown, err := oversight.Offer(c.plan, e.globalRules())
+		shown, err := oversight.Offer(c.Plan, e.globalRules())
 		if err != nil {
 			return nil, err
 		}
-		shown.BuildNetwork, shown.Warnings = o.BuildNetwork, warnings(c.plan, o.Env)
+		shown.BuildNetwork, shown.Warnings = o.BuildNetwork, compose.Warnings(c.Plan, o.Env)
 		o.Granted(shown)
 	}
 	return e.make(ctx, o, c)
@@ -137,8 +133,8 @@ func (e *Engine) vacate(ctx context.Context, name string) error {
 
 // make turns a composition into a sandbox. Whatever it has made when it fails is
 // removed; whatever it has made when it is killed is found by the journal.
-func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *composition) (_ *box, err error) {
-	p := c.plan
+func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compose.Composition) (_ *box, err error) {
+	p := c.Plan
 	sb, err := e.state.Create(p.Name)
 	if err != nil {
 		return nil, err
@@ -184,7 +180,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compositi
 			return nil, err
 		}
 	}
-	if err := c.write(sb, o.Ephemeral); err != nil {
+	if err := write(sb, c, o.Ephemeral); err != nil {
 		return nil, err
 	}
 	if err := e.storage.Prepare(ctx, p); err != nil {
@@ -219,48 +215,17 @@ func explainBoot(p *plan.Plan, err error) error {
 	return fmt.Errorf("sandbox %s: %w", p.Name, err)
 }
 
-// write stores a composition in the sandbox's directory.
-func (c *composition) write(sb *state.Sandbox, volatile bool) error {
+// write stores c in the sandbox's directory.
+func write(sb *state.Sandbox, c *compose.Composition, volatile bool) error {
 	for _, d := range []struct {
 		file string
 		v    any
-	}{{planFile, c.plan}, {lockFile, c.lock}, {selectionFile, c.selection}} {
+	}{{planFile, c.Plan}, {lockFile, c.Lock}, {selectionFile, c.Selection}} {
 		if err := writeDocument(sb, d.file, d.v, volatile); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-var notInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^a-z0-9]+`) })
-
-// nameOf is the name that is asked for, or one made up from the first Kit: a
-// person recognizes it, and four random characters keep it apart from others.
-func nameOf(o sandbox.CreateOptions) string {
-	if o.Name != "" {
-		return o.Name
-	}
-	base := "sandbox"
-	if len(o.Kits) > 0 {
-		ref := strings.TrimSuffix(o.Kits[0], "/")
-		if i := strings.IndexByte(ref, '@'); i > 0 {
-			ref = ref[:i]
-		}
-		last := path.Base(ref)
-		if i := strings.IndexByte(last, ':'); i > 0 {
-			last = last[:i]
-		}
-		for _, ext := range []string{".yaml", ".yml", ".dockerfile"} {
-			last = strings.TrimSuffix(last, ext)
-		}
-		if s := strings.Trim(notInName().ReplaceAllString(strings.ToLower(last), "-"), "-"); s != "" {
-			base = s
-		}
-	}
-	if len(base) > 40 {
-		base = strings.Trim(base[:40], "-")
-	}
-	return base + "-" + strings.ToLower(rand.Text()[:4])
 }
 
 // writeDocument replaces a document, durably unless the sandbox is volatile.

@@ -1,7 +1,9 @@
 // Package engine runs plans: it implements package sandbox on this machine.
 //
-// It composes Kits into a plan with the pure packages, stores the plan, and
-// starts a keeper, which does the rest. There is no daemon: what is known of a
+// It has internal/compose make a plan of Kits, stores the plan, and starts a
+// keeper, which does the rest. The parts of the SDK that need no running sandbox
+// are packages of their own: internal/library, internal/secret/custody and
+// internal/oversight. There is no daemon: what is known of a
 // sandbox is in its state directory, and several engines in several processes
 // work on one home at once, each change under the sandbox's lock. A command that
 // was killed leaves what the next one continues or cleans up; which of the two
@@ -21,10 +23,10 @@ import (
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
-	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/hostmount"
@@ -132,7 +134,7 @@ type Engine struct {
 	shared   hostmount.Store
 	files    workspace.Host
 	secrets  *vault.Vault
-	handlers handler.List
+	composer *compose.Composer
 
 	open  sync.Once
 	home  *store.Home  // set by open
@@ -149,8 +151,10 @@ func New(c Config) *Engine {
 	stored := func(service, identity, name string) (credential.Binding, error) {
 		return custody.Stored(e.secrets, service, identity, name)
 	}
-	e.handlers = builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
+	handlers := builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
 		HostMount: e.shared.Place, Secret: stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
+	e.composer = compose.New(compose.Config{Home: c.Home, Book: e.globalRules(), Files: e.files, Open: e.opened, Handlers: handlers,
+		Fetcher: c.Fetcher, BootFiles: c.BootFiles, Authority: c.Authority, Unenforced: c.Unenforced, Upstream: c.Upstream})
 	return e
 }
 

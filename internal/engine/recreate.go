@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
@@ -54,28 +55,28 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	if err != nil {
 		return err
 	}
-	c, err := b.e.compose(ctx, co, old.Name, old.ID)
+	c, err := b.e.composer.Compose(ctx, co, old.Name, old.ID)
 	if err != nil {
 		return err
 	}
 	if !b.e.c.Rootless {
-		c.plan.Machine.IDMap = old.Machine.IDMap
+		c.Plan.Machine.IDMap = old.Machine.IDMap
 	}
-	if err := approved(old, c.plan, o.AllowWidening); err != nil {
+	if err := approved(old, c.Plan, o.AllowWidening); err != nil {
 		return err
 	}
 	if o.Granted != nil {
-		shown, err := display.Plan(c.plan)
+		shown, err := display.Plan(c.Plan)
 		if err != nil {
 			return err
 		}
 		o.Granted(shown)
 	}
-	n := next{Version: recordVersion, Plan: c.plan}
-	if n.Lock, err = marshalDocument(c.lock); err != nil {
+	n := next{Version: compose.Version, Plan: c.Plan}
+	if n.Lock, err = marshalDocument(c.Lock); err != nil {
 		return err
 	}
-	if n.Selection, err = marshalDocument(c.selection); err != nil {
+	if n.Selection, err = marshalDocument(c.Selection); err != nil {
 		return err
 	}
 
@@ -97,8 +98,8 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 
 // again is what the sandbox was made with, and o over it.
 func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
-	var l lock
-	if err := b.sb.Read(lockFile, recordVersion, &l); err != nil {
+	var l compose.Lock
+	if err := b.sb.Read(lockFile, compose.Version, &l); err != nil {
 		return sandbox.CreateOptions{}, err
 	}
 	if l.Asked == nil {
@@ -155,7 +156,7 @@ func approved(old, candidate *plan.Plan, allow bool) error {
 // caller holds the lock and knows that no keeper lives.
 func (b *box) replace(ctx context.Context) error {
 	var n next
-	if err := b.sb.Read(nextFile, recordVersion, &n); err != nil {
+	if err := b.sb.Read(nextFile, compose.Version, &n); err != nil {
 		return err
 	}
 	if n.Plan == nil {

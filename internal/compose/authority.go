@@ -1,4 +1,4 @@
-package engine
+package compose
 
 import (
 	"context"
@@ -22,19 +22,19 @@ func inspected(rules []plan.EgressRule) bool {
 // Variables, which lead programs with stores of their own there, are set where
 // connections have to be looked into from the start: hooks of all others see
 // nothing new.
-func (e *Engine) introduce(ctx context.Context, p *plan.Plan, dirs rootfs.View) error {
-	global, err := rulebook.Read(e.globalRules(), rulebook.Everywhere)
+func (c *Composer) introduce(ctx context.Context, p *plan.Plan, dirs rootfs.View) error {
+	global, err := rulebook.Read(c.c.Book, rulebook.Everywhere)
 	if err != nil {
 		return err
 	}
 	needed := inspected(p.Egress.Rules) || inspected(global) || p.Registry != nil || len(p.DockerAuth) > 0 || len(p.Credentials) > 0
-	if e.c.Authority == nil {
+	if c.c.Authority == nil {
 		if !needed {
 			return nil
 		}
 		return fmt.Errorf("sandbox %s: its requests have to be looked at, and there is no authority to look into connections with: %w", p.Name, kiterr.ErrUnsupported)
 	}
-	certs, err := e.c.Authority(ctx)
+	certs, err := c.c.Authority(ctx)
 	if err != nil {
 		return err
 	}

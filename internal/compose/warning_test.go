@@ -1,4 +1,4 @@
-package engine
+package compose
 
 import (
 	"strings"
@@ -22,11 +22,11 @@ func TestSlipsAreWarnedOf(t *testing.T) {
 		"variable SANDBOX_NAME: the host sets it, so --env has no effect on it",
 		"file /project/.conf of w: is written into the workspace, which is /home/me/src of this machine",
 	}
-	if got := warnings(p, map[string]string{"SANDBOX_NAME": "x", "MINE": "y"}); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := Warnings(p, map[string]string{"SANDBOX_NAME": "x", "MINE": "y"}); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	p.Workspace, p.Egress.Rules = "", append(p.Egress.Rules, plan.EgressRule{Pattern: "**", Allow: true})
-	if got := warnings(p, nil); len(got) != 0 {
+	if got := Warnings(p, nil); len(got) != 0 {
 		t.Errorf("of nothing: %v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package compose
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/workspace"
 )
 
-// warnings is what of p most likely is a mistake, one line each. over are the
+// Warnings is what of p most likely is a mistake, one line each. over are the
 // operator's variables.
-func warnings(p *plan.Plan, over map[string]string) []string {
+func Warnings(p *plan.Plan, over map[string]string) []string {
 	var out []string
 	for _, r := range p.Egress.Routes {
 		if allowed(p.Egress.Rules, r.Name) {

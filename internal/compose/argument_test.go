@@ -1,4 +1,4 @@
-package engine
+package compose
 
 import (
 	"errors"

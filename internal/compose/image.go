@@ -1,4 +1,4 @@
-package engine
+package compose
 
 import (
 	"context"
@@ -33,8 +33,8 @@ func imageConfig(kits []loadedKit) (ocispec.ImageConfig, error) {
 
 // rootfs returns the directories that make up the root file system of kits, the
 // workload first, getting what is missing of them.
-func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs.View, error) {
-	f := progress.Fetcher(e.c.Fetcher, o)
+func (c *Composer) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loadedKit) (rootfs.View, error) {
+	f := progress.Fetcher(c.c.Fetcher, o)
 	var images []*fetch.Kit
 	for _, k := range kits {
 		if err := f.Pull(ctx, k.image); err != nil {
@@ -42,7 +42,7 @@ func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loa
 		}
 		images = append(images, k.image)
 	}
-	dirs, err := assemble.Rootfs(ctx, e.c.Home, images, func(kit string) {
+	dirs, err := assemble.Rootfs(ctx, c.c.Home, images, func(kit string) {
 		if o.Progress != nil {
 			o.Progress(sandbox.Event{Step: "unpack", Detail: kit})
 		}
@@ -52,11 +52,15 @@ func (e *Engine) rootfs(ctx context.Context, o sandbox.CreateOptions, kits []loa
 
 // swapLayers returns the layers of m with the owners that its map asks for: as
 // they are, or copies.
-func (e *Engine) swapLayers(ctx context.Context, o sandbox.CreateOptions, m plan.Machine) ([]string, error) {
+func (c *Composer) swapLayers(ctx context.Context, o sandbox.CreateOptions, m plan.Machine) ([]string, error) {
 	if m.IDMap.Swap == (plan.Swap{}) {
 		return m.Layers, nil
 	}
-	store, err := e.home.Layers()
+	home, err := c.c.Open()
+	if err != nil {
+		return nil, err
+	}
+	store, err := home.Layers()
 	if err != nil {
 		return nil, err
 	}

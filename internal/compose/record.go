@@ -1,0 +1,88 @@
+package compose
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/resolve"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// A Composition is a plan and the records of how it came about.
+type Composition struct {
+	Plan      *plan.Plan
+	Lock      Lock
+	Selection Selection
+}
+
+// A Lock pins what was composed: with it, and the store, the same sandbox can
+// be made again.
+type Lock struct {
+	Version int               `json:"version"`
+	Kits    []LockedKit       `json:"kits"` // in the order of their layers
+	Args    map[string]string `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+
+	// What else was asked for at create, so that a recreation can ask again.
+	Asked *Asked `json:"asked,omitempty"`
+}
+
+// Asked are the options of a creation that are not in its plan as they were.
+type Asked struct {
+	Kits            []string        `json:"kits"` // directories absolute
+	Routes          []sandbox.Route `json:"routes,omitempty"`
+	Workspace       string          `json:"workspace,omitempty"`
+	Limits          sandbox.Limits  `json:"limits,omitzero"`
+	IdleNanos       int64           `json:"idleNanos,omitzero"` // as given
+	AllowPrivileged bool            `json:"allowPrivileged,omitempty"`
+	Driver          string          `json:"driver,omitempty"`
+	Ephemeral       bool            `json:"ephemeral,omitempty"`
+
+	WorkspaceMode     string          `json:"workspaceMode,omitempty"`
+	WorkspaceReadOnly bool            `json:"workspaceReadOnly,omitempty"`
+	Masks             []string        `json:"masks,omitempty"`
+	UnprotectedGit    bool            `json:"unprotectedGit,omitempty"`
+	Mounts            []sandbox.Mount `json:"mounts,omitempty"`
+
+	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
+}
+
+// askedFor keeps o. A directory is kept by its whole path: a recreation may be
+// asked for anywhere.
+func askedFor(o sandbox.CreateOptions) *Asked {
+	a := &Asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
+		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, Ephemeral: o.Ephemeral, Driver: o.Driver,
+		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
+	for _, ref := range o.Kits {
+		if strings.HasPrefix(ref, ".") {
+			if abs, err := filepath.Abs(ref); err == nil {
+				ref = abs
+			}
+		}
+		a.Kits = append(a.Kits, ref)
+	}
+	return a
+}
+
+// A LockedKit is one of them.
+type LockedKit struct {
+	Ref    string          `json:"ref"`
+	Digest digest.Digest   `json:"digest"`
+	Kind   string          `json:"kind"`
+	Layers []digest.Digest `json:"layers"` // diff ids
+}
+
+// A Selection is what was taken and left, and the effective descriptors
+// that were judged.
+type Selection struct {
+	Version     int                        `json:"version"`
+	Selection   *resolve.Selection         `json:"selection"`
+	Descriptors map[string]json.RawMessage `json:"descriptors"` // by reference
+}
+
+// Version is the version of these records.
+const Version = 1
