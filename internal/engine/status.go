@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/display"
+	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// How long one sandbox may take to say how it is. A listing as a whole takes less
+// than 300 ms however many are stopped or frozen, which a person does not notice; a
+// keeper that is alive answers in a hundredth of it, and one that is late on a busy
+// machine is given more.
+const (
+	listBound   = 200 * time.Millisecond
+	statusBound = 2 * time.Second
+)
+
+// List implements [sandbox.Runtime].
+func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
+	if !e.exists() {
+		return nil, nil
+	}
+	if err := e.ready(); err != nil {
+		return nil, err
+	}
+	names, err := e.state.List()
+	if err != nil {
+		return nil, err
+	}
+	machines, err := e.machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]*sandbox.Info, len(names))
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, width)
+	for i, name := range names {
+		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			sb, err := e.state.Sandbox(name)
+			if err != nil {
+				return // removed since
+			}
+			info := (&box{e: e, sb: sb}).info(ctx, machines, listBound)
+			infos[i] = &info
+		})
+	}
+	wg.Wait()
+	var out []sandbox.Info
+	for _, i := range infos {
+		if i != nil {
+			out = append(out, *i)
+		}
+	}
+	return out, ctx.Err()
+}
+
+// machines lists the driver's, by id.
+func (e *Engine) machines(ctx context.Context) (map[string]driver.Machine, error) {
+	ms, err := e.c.Driver.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byID := map[string]driver.Machine{}
+	for _, m := range ms {
+		byID[m.ID] = m
+	}
+	return byID, nil
+}
+
+// width is how many sandboxes are asked at once: enough that some which do not
+// answer hold nobody up, and few enough that none is late because hundreds of
+// others wake up at the same moment.
+const width = 24
+
+// Status implements [sandbox.Sandbox].
+func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
+	machines, err := b.e.machines(ctx)
+	if err != nil {
+		return sandbox.Info{}, err
+	}
+	return b.info(ctx, machines, statusBound), ctx.Err()
+}
+
+// info puts together what the directory, the driver and the keeper say. It
+// takes no lock and waits for nobody longer than patience.
+func (b *box) info(ctx context.Context, machines map[string]driver.Machine, patience time.Duration) sandbox.Info {
+	i := sandbox.Info{Name: b.sb.Name, Kits: []sandbox.Kit{}}
+	es, err := journal.Read(b.sb.Dir())
+	if err != nil {
+		i.State, i.Problems = sandbox.Broken, []string{err.Error()}
+		return i
+	}
+	if len(es) > 0 {
+		i.Created = es[0].Time
+	} else if st, err := os.Stat(b.sb.Dir()); err == nil {
+		i.Created = st.ModTime()
+	}
+	installed := journal.Installed(es)
+	var m driver.Machine
+	switch p, err := b.plan(); {
+	case err == nil:
+		i.ID, i.Root, i.Workspace = p.ID, p.Launch.Dir, p.Workspace
+		for _, k := range p.Kits {
+			i.Kits = append(i.Kits, sandbox.Kit(k))
+		}
+		m = machines[p.Machine.ID]
+		i.Skipped, i.Unenforced = display.Left(p, m)
+		i.HostPorts = display.HostPorts(p)
+	case !errors.Is(err, kiterr.ErrNotFound):
+		i.Problems = append(i.Problems, err.Error())
+	}
+
+	s, err := b.ask(ctx, m.PID, patience)
+	switch {
+	case err == nil:
+		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
+		i.Problems = append(i.Problems, s.Problems...)
+	case !errors.Is(err, link.ErrNone):
+		i.State = sandbox.Unknown
+		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
+	case journal.Last(es) == journal.Removing:
+		i.State = sandbox.Broken
+	case !installed && b.busy():
+		i.State = sandbox.Creating
+	case !installed:
+		i.State = sandbox.Broken
+	case abandoned(es):
+		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
+	case m.Running:
+		i.State, i.PID = sandbox.Orphaned, m.PID
+	default:
+		i.State = sandbox.Stopped
+		if last := es[len(es)-1]; last.Phase == journal.Stopped {
+			i.Reason = last.Note
+		}
+	}
+	return i
+}
+
+// ask asks the keeper how the sandbox is, and it what is inside, whose first
+// process is guest. One that does not answer although nothing holds it may only be
+// late, and is asked once more.
+func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
+	for range 2 {
+		bound, cancel := context.WithTimeout(ctx, patience)
+		// What is inside gets most of the time: its keeper has to tell of it.
+		s, err = b.keeper().Probe(bound, patience*3/4)
+		cancel()
+		late := errors.Is(err, context.DeadlineExceeded) || err == nil && s.State == sandbox.Unknown
+		if !late || held(guest) {
+			return s, err
+		}
+		if pid, perr := b.keeper().Process(ctx); perr != nil || held(pid) {
+			return s, err
+		}
+		patience = statusBound
+	}
+	return s, err
+}
+
+// held reports whether a process is stopped or frozen from outside, so that there
+// is nothing to wait for.
+func held(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The name is in parentheses and may have some of its own.
+	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") || cgroup.System{}.Frozen(pid)
+}
+
+// busy reports whether another process is changing the sandbox.
+func (b *box) busy() bool {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	l, err := durable.AcquireLock(now, b.sb.Path("lock"), durable.Exclusive)
+	if err == nil {
+		l.Unlock()
+		return false
+	}
+	return errors.As(err, new(*durable.BusyError))
+}
