@@ -1,11 +1,12 @@
 package rule
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/lifecycle"
@@ -118,10 +119,8 @@ func hooksOf(rs []capability.Request) map[string][]string {
 				continue
 			}
 			for _, h := range hooks {
-				var b bytes.Buffer
-				if json.Compact(&b, h) == nil {
-					out[list] = append(out[list], b.String())
-				}
+				// The order of keys is the publisher's own.
+				out[list] = append(out[list], string(spec.CanonicalConfig(jsontext.Value(h))))
 			}
 		}
 	}
