@@ -60,6 +60,10 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	if !b.e.c.Rootless {
 		c.plan.Machine.IDMap = old.Machine.IDMap
 	}
+	// First the floor, since what it leaves out is not asked for.
+	if err := b.e.consent(c.plan, co.Approve); err != nil {
+		return err
+	}
 	if err := approved(old, c.plan, o.AllowWidening); err != nil {
 		return err
 	}
@@ -110,6 +114,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
 		WorkspaceMode: l.Asked.WorkspaceMode, WorkspaceReadOnly: l.Asked.WorkspaceReadOnly, Masks: l.Asked.Masks,
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
+		DenyAll: l.Asked.DenyAll, Approve: l.Asked.Approve || o.AllowWidening,
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.
