@@ -49,13 +49,15 @@ type Asked struct {
 	Mounts            []sandbox.Mount `json:"mounts,omitempty"`
 
 	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
+	DenyAll          bool `json:"denyAll,omitempty"`
+	Approve          bool `json:"approve,omitempty"` // of what Kits ask under DenyAll
 }
 
 // askedFor keeps o. A directory is kept by its whole path: a recreation may be
 // asked for anywhere.
 func askedFor(o sandbox.CreateOptions) *Asked {
 	a := &Asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
-		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, Ephemeral: o.Ephemeral, Driver: o.Driver,
+		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, DenyAll: o.DenyAll, Approve: o.Approve, Ephemeral: o.Ephemeral, Driver: o.Driver,
 		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
 	for _, ref := range o.Kits {
 		if strings.HasPrefix(ref, ".") {

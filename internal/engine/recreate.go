@@ -14,6 +14,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -61,6 +62,10 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	}
 	if !b.e.c.Rootless {
 		c.Plan.Machine.IDMap = old.Machine.IDMap
+	}
+	// First the floor, since what it leaves out is not asked for.
+	if err := oversight.Consent(c.Plan, b.e.globalRules(), co.Approve); err != nil {
+		return err
 	}
 	if err := approved(old, c.Plan, o.AllowWidening); err != nil {
 		return err
@@ -112,6 +117,7 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		Workspace: l.Asked.Workspace, Driver: l.Asked.Driver, Limits: l.Asked.Limits, Idle: time.Duration(l.Asked.IdleNanos),
 		WorkspaceMode: l.Asked.WorkspaceMode, WorkspaceReadOnly: l.Asked.WorkspaceReadOnly, Masks: l.Asked.Masks,
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
+		DenyAll: l.Asked.DenyAll, Approve: l.Asked.Approve || o.AllowWidening,
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
 	if len(o.Kits) > 0 {
 		// Other Kits have other args.

@@ -78,6 +78,9 @@ func (k *Keeper) boot(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := k.outlived(ctx); err != nil {
+		return err
+	}
 	if err := k.journal().Append(journal.Running, ""); err != nil {
 		return err
 	}
@@ -127,6 +130,23 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	k.publish()
 	k.ready()
 	return nil
+}
+
+// outlived fails if what went wrong with startup is that the machine ended: then
+// nothing is up that could be mended.
+func (k *Keeper) outlived(ctx context.Context) error {
+	k.mu.Lock()
+	trouble := k.bootErr
+	k.mu.Unlock()
+	if trouble == nil {
+		return nil
+	}
+	gone, err := k.gone(ctx)
+	if gone {
+		// Not as a fault of a hook, which would leave the sandbox up.
+		return fmt.Errorf("the machine of %s ended while it was starting (%v): %w", k.Plan.Name, trouble, kiterr.ErrNotRunning)
+	}
+	return err
 }
 
 // gone reports whether the machine is ending, which it does for a moment after

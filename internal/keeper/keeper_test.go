@@ -302,6 +302,29 @@ func phases(t *testing.T, dir string) string {
 var firstBoot = []string{"create", "start", "attach in install", "hook in a as 0", "hook in b as 7", "phase runtime",
 	"file /f for 1000", "hook up b as 1000:1001"}
 
+// A startup hook that fails leaves the sandbox up; one that fails because the
+// machine ended does not.
+func TestAMachineThatEndsWhileStartingIsNotUp(t *testing.T) {
+	w, dir := newWorld(), t.TempDir()
+	w.run = func(ctx context.Context, c Command, _ io.Writer) (int, error) {
+		if c.Args[0] == "up" {
+			w.Stop(ctx, "m", 0)
+			return 0, kiterr.ErrNotRunning
+		}
+		return 0, nil
+	}
+	x := w.live(t, dir, testPlan(), false, nil)
+	if err := x.client.Watch(bounded(t), nil); err == nil || !strings.Contains(err.Error(), "ended while it was starting") || !errors.Is(err, kiterr.ErrNotRunning) {
+		t.Errorf("boot = %v", err)
+	}
+	if err := x.end(); err == nil {
+		t.Error("the keeper ended well")
+	}
+	if got := phases(t, dir); !strings.HasSuffix(got, "stopping stopped") || strings.Contains(got, "running") {
+		t.Errorf("journal: %s", got)
+	}
+}
+
 func TestTheFirstBootInstallsUnderItsOwnGrantsAndTheNextDoesNot(t *testing.T) {
 	w, dir := newWorld(), t.TempDir()
 	x := w.live(t, dir, testPlan(), false, nil)
