@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -75,6 +76,8 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		if err != nil {
 			return err
 		}
+		// They ran once, when the sandbox was made, and nothing runs them now.
+		shown.Hooks = slices.DeleteFunc(shown.Hooks, func(h sandbox.Hook) bool { return h.Phase == string(plan.Install) })
 		o.Granted(shown)
 	}
 	n := next{Version: compose.Version, Plan: c.Plan}

@@ -59,7 +59,10 @@ func TestRecreateKeepsVolumesAndAsksForMore(t *testing.T) {
 		t.Errorf("a refused recreation changed something: %q, was %q", after, before)
 	}
 
-	ok(t, "recreate", "-q", "--approve", "again")
+	// What will not run is not shown either.
+	if o := kitbox(t, "recreate", "--approve", "again"); o.Code != 0 || !strings.Contains(o.Stderr, "1 startup") || strings.Contains(o.Stderr, "install") {
+		t.Errorf("recreate: %+v", o)
+	}
 	if out := all(); out != "kept\ninstalled\n/scratch:\n\n/tmp:\nstarted\n"+id {
 		t.Errorf("afterwards: %q", out)
 	}
