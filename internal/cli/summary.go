@@ -176,7 +176,7 @@ func workspaceLines(line func(label, text string), w *sandbox.Workspace) {
 		line("masked", strings.Join(w.Masks, ", "))
 	}
 	if len(w.Protected) > 0 {
-		line("protected", "hooks and configuration of its Git repository")
+		line("protected", "hooks and configuration of a Git repository that is there")
 	}
 }
 
