@@ -138,6 +138,11 @@ func (e *Env) putAway(ctx context.Context, o sandbox.CreateOptions, sb sandbox.S
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if o.Ephemeral {
+		if o.WorkspaceMode == sandbox.WorkspaceCloned {
+			if u, err := sandbox.FindUnsaved(ctx, sb); err == nil && !u.Empty() {
+				fmt.Fprintf(e.Stderr, "kitbox: gone with %s, since --rm was given:\n%s", sb.Name(), unsavedText(u, "  "))
+			}
+		}
 		return sb.Remove(ctx)
 	}
 	return sb.Stop(ctx, sandbox.StopOptions{IfIdle: true})

@@ -398,6 +398,10 @@ func TestAClonedWorkspaceIsLostOnlyOnPurpose(t *testing.T) {
 	if _, err := os.Stat(at); err == nil {
 		t.Error("the clone is left")
 	}
+	o = kitbox(t, "run", "-q", "--rm", "--clone", "--exec", probe, dir, "--", "sh", "-c", "echo x > only-here")
+	if o.Code != 0 || !strings.Contains(o.Stderr, "since --rm was given") || !strings.Contains(o.Stderr, "only-here") {
+		t.Errorf("a clone that ends with its command: %+v", o)
+	}
 	create(t, "forced", "-q", "--clone", probe, dir)
 	sh(t, "forced", "", "echo y >tracked")
 	if o := kitbox(t, "rm", "forced"); o.Code != 2 || !strings.Contains(o.Stderr, "file tracked") {
