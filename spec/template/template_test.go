@@ -3,6 +3,7 @@ package template_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -20,6 +21,9 @@ func TestNewKitsAreClean(t *testing.T) {
 			files, err := template.Files(kind, name)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if strings.Contains(string(files[0].Data), "--build-arg") {
+				t.Errorf("%s: kitbox build has no --build-arg", kind)
 			}
 			if files[0].Path != name+".yaml" {
 				t.Errorf("%s: the first file is %s", kind, files[0].Path)
