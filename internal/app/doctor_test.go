@@ -1,9 +1,12 @@
 package app
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/store"
 )
 
 func TestDoctorJudgesTheClock(t *testing.T) {
@@ -12,6 +15,31 @@ func TestDoctorJudgesTheClock(t *testing.T) {
 	}
 	if f := clock(time.Now()); !f.OK {
 		t.Errorf("now: %+v", f)
+	}
+}
+
+// TestDoctorFindsAHomeThatOthersCanChange holds it against what the commands say.
+func TestDoctorFindsAHomeThatOthersCanChange(t *testing.T) {
+	dir := t.TempDir() + "/home"
+	t.Setenv("KITBOX_HOME", dir)
+	if f := guarded(); !f.OK {
+		t.Errorf("not made yet: %+v", f)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f := guarded(); !f.OK {
+		t.Errorf("mode 0700: %+v", f)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	f := guarded()
+	if f.OK || !f.Required || !strings.Contains(f.Remedy, "chmod go-w "+dir) {
+		t.Errorf("mode 0777: %+v", f)
+	}
+	if _, err := store.Open(dir); err == nil || !strings.Contains(err.Error(), f.Detail) {
+		t.Errorf("the store says %v", err)
 	}
 }
 
