@@ -43,6 +43,28 @@ func TestDoctorFindsAHomeThatOthersCanChange(t *testing.T) {
 	}
 }
 
+func TestDoctorNamesTheCommandThatGivesIDs(t *testing.T) {
+	for _, c := range []struct {
+		uids, gids string
+		want       string // in the remedy; empty: all is well
+	}{
+		{"ann:100000:65536\n", "ann:100000:65536\n", ""},
+		{"1000:100000:65536\n", "1000:100000:65536\n", ""},
+		{"", "", "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann"},
+		{"bob:100000:65536\n", "bob:100000:65536\nanna:165536:65536\n", "sudo usermod --add-subuids 231072-296607 --add-subgids 231072-296607 ann"},
+		{"ann:100000:65536\n", "", "sudo usermod --add-subgids 165536-231071 ann"},
+		{"# ann:1:1\nann\n", "ann:100000:65536", "sudo usermod --add-subuids 165536-231071 ann"},
+	} {
+		f := judgeSubids("ann", "1000", [2]string{c.uids, c.gids})
+		if f.OK != (c.want == "") || !strings.HasSuffix(f.Remedy, c.want) || f.Detail == "" {
+			t.Errorf("%q, %q: %+v", c.uids, c.gids, f)
+		}
+	}
+	if f := judgeSubids("", "1000", [2]string{}); !strings.HasSuffix(f.Remedy, " 1000") {
+		t.Errorf("a user without a name: %+v", f)
+	}
+}
+
 // TestEveryFindingSaysWhatWasFound has no machine that everything is right on.
 func TestEveryFindingSaysWhatWasFound(t *testing.T) {
 	t.Setenv("KITBOX_HOME", t.TempDir()+"/not/yet")
