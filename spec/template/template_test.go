@@ -35,6 +35,9 @@ func TestNewKitsAreClean(t *testing.T) {
 			if (recipe == "") != (kind == spec.KindSet) {
 				t.Errorf("%s: recipe %q", kind, recipe)
 			}
+			if kind == spec.KindWorkload && !strings.Contains(recipe, "\nENV BASH_ENV=/") {
+				t.Errorf("%s: BASH_ENV is not set, which building warns of:\n%s", kind, recipe)
+			}
 			d, ds := spec.Decode(files[0].Data, spec.Options{})
 			if d == nil {
 				t.Fatal(ds)
