@@ -52,8 +52,8 @@ func TestReadExplainsItself(t *testing.T) {
 	for config, want := range map[string]string{
 		``:                                   "a config is required",
 		`null`:                               "a config is required",
-		`{"hostPath":"/"}`:                   "there is no field hostPath",
-		`{"inner":[{"Text":"x"}]}`:           "there is no field inner[0].Text",
+		`{"hostPath":"/"}`:                   "there is no field hostPath; what may stand there: path, ",
+		`{"inner":[{"Text":"x"}]}`:           "there is no field inner[0].Text; what may stand there: on, text",
 		`{"count":"80"}`:                     "count must be a whole number, not text",
 		`{"path":1}`:                         "path must be text, not a number",
 		`{"tail":"x"}`:                       "tail must be a list, not text",

@@ -60,7 +60,7 @@ func explain(err error) string {
 		at := place(semantic.JSONPointer)
 		switch {
 		case errors.Is(semantic.Err, json.ErrUnknownName):
-			return fmt.Sprintf("there is no field %s", at)
+			return fmt.Sprintf("there is no field %s%s", at, instead(semantic.GoType))
 		case semantic.Err != nil:
 			return fmt.Sprintf("%s: %v", at, semantic.Err)
 		case semantic.GoType != nil:
@@ -75,6 +75,26 @@ func explain(err error) string {
 		return fmt.Sprintf("is not well formed: %v", syntactic.Err)
 	}
 	return err.Error()
+}
+
+// instead lists the fields of t, a structure in which another was stated.
+func instead(t reflect.Type) string {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); f.IsExported() && name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; what may stand there: " + strings.Join(names, ", ")
 }
 
 // place names the field at p.

@@ -257,7 +257,7 @@ func find(ref string, isDir bool) (source, error) {
 		file, err := authoring.Find(abs)
 		if err != nil {
 			// The user wrote another name than the real path.
-			if refused := errors.Is(err, kiterr.ErrRefused) || errors.Is(err, kiterr.ErrNotFound); refused && ref != abs {
+			if ref != abs {
 				return source{}, renamed{err, strings.ReplaceAll(err.Error(), abs, ref)}
 			}
 			return source{}, err

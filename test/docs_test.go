@@ -18,6 +18,9 @@ type block struct{ file, language, text string }
 var (
 	fence  = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	naming = regexp.MustCompile("`([a-z0-9./-]+)`:\\s*$")
+
+	// versioned is a type in a title, whose name may be that of the one before.
+	versioned = regexp.MustCompile(`([a-z-]*)(@[0-9]+)`)
 )
 
 func blocks(page string) (out []block) {
@@ -80,6 +83,61 @@ func TestDescriptorsInPagesAreValid(t *testing.T) {
 	}
 	if checked < 4 {
 		t.Errorf("%d descriptors were found", checked)
+	}
+}
+
+// TestBlocksOfPagesPassTheGrammar checks every piece of YAML on the pages about
+// capabilities and about writing: a whole descriptor as it is, a list of
+// capabilities or other keys of a descriptor in one that is made for it. Every
+// page of a capability has an example of it.
+func TestBlocksOfPagesPassTheGrammar(t *testing.T) {
+	pages, err := filepath.Glob("../docs/capabilities/*.md")
+	if err != nil || len(pages) < 13 {
+		t.Fatalf("%q, %v", pages, err)
+	}
+	const head = "schemaVersion: \"3\"\nkind: workload\nprovides: [example]\nversion: \"1.0.0\"\n"
+	for _, page := range append(pages, "../docs/authoring.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := 0
+		for i, b := range blocks(string(text)) {
+			if b.language != "yaml" {
+				continue
+			}
+			here++
+			descriptor := b.text
+			switch {
+			case strings.Contains(b.text, "schemaVersion:"):
+			case strings.HasPrefix(b.text, "- type:"):
+				descriptor = head + "capabilities:\n" + b.text
+			default:
+				descriptor = head + b.text
+			}
+			file := filepath.Join(t.TempDir(), "example.yaml")
+			if err := os.WriteFile(file, []byte(descriptor), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("/proc/self/exe", "kit", "check", file)
+			cmd.Args[0] = "kitbox"
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s, block %d: %v\n%s%s", page, i+1, err, out, descriptor)
+			}
+		}
+		title, _, _ := strings.Cut(string(text), "\n")
+		name := ""
+		for _, m := range versioned.FindAllStringSubmatch(title, -1) {
+			if m[1] != "" {
+				name = m[1]
+			}
+			if typ := "- type: com.docker.sandbox/" + name + m[2]; !strings.Contains(string(text), "\n"+typ) {
+				t.Errorf("%s has no example of %s", page, typ)
+			}
+		}
+		if here == 0 {
+			t.Errorf("%s has no example", page)
+		}
 	}
 }
 

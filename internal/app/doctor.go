@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"runtime"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	}
 	fs = append(fs, d.hostFindings(ctx)...)
 	if os.Geteuid() != 0 {
-		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: apt-get install uidmap"), subids())
+		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: sudo apt-get install uidmap"), subids())
 	}
 	return fs
 }
@@ -187,31 +188,66 @@ func tool(name, remedy string) sandbox.Finding {
 
 // subids looks for the ranges of ids that an ordinary user's sandboxes need.
 func subids() sandbox.Finding {
-	f := sandbox.Finding{Name: "subordinate ids", Remedy: "without them a sandbox has one id, and no users of its own"}
-	uid := strconv.Itoa(os.Getuid())
-	names := []string{uid + ":"}
-	if u := os.Getenv("USER"); u != "" {
-		names = append(names, u+":")
-		f.Remedy += fmt.Sprintf("; give this user a range: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s", u)
+	name := ""
+	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
+		name = u.Username
+	} else {
+		name = os.Getenv("USER")
 	}
-	found := 0
-	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue
+	var files [2]string
+	for i, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		if b, err := os.ReadFile(file); err == nil {
+			files[i] = string(b)
 		}
-		for line := range strings.Lines(string(b)) {
-			for _, n := range names {
-				if strings.HasPrefix(line, n) {
-					found++
-				}
+	}
+	return judgeSubids(name, strconv.Itoa(os.Getuid()), files)
+}
+
+// judgeSubids looks in the two files for ranges of the user, and else names the
+// command that gives one which nobody has.
+func judgeSubids(name, uid string, files [2]string) sandbox.Finding {
+	f := sandbox.Finding{Name: "subordinate ids"}
+	has := [2]bool{}
+	free := 100000
+	for i, text := range files {
+		for line := range strings.Lines(text) {
+			parts := strings.Split(strings.TrimSpace(line), ":")
+			if len(parts) != 3 {
+				continue
+			}
+			start, err1 := strconv.Atoi(parts[1])
+			count, err2 := strconv.Atoi(parts[2])
+			if err1 != nil || err2 != nil {
+				continue
+			}
+			free = max(free, start+count)
+			if parts[0] == uid || name != "" && parts[0] == name {
+				has[i] = true
 			}
 		}
 	}
-	if f.OK = found >= 2; f.OK {
+	if f.OK = has[0] && has[1]; f.OK {
 		f.Detail = "in /etc/subuid and /etc/subgid"
-	} else {
-		f.Detail = "this user has none in /etc/subuid and /etc/subgid"
+		return f
 	}
+	lacking, option := "/etc/subuid and /etc/subgid", ""
+	last := free + 65535
+	if !has[0] {
+		option += fmt.Sprintf(" --add-subuids %d-%d", free, last)
+	}
+	if !has[1] {
+		option += fmt.Sprintf(" --add-subgids %d-%d", free, last)
+	}
+	switch {
+	case has[0]:
+		lacking = "/etc/subgid"
+	case has[1]:
+		lacking = "/etc/subuid"
+	}
+	if name == "" {
+		name = uid
+	}
+	f.Detail = "this user has none in " + lacking + ", so a sandbox has one id, and no users of its own"
+	f.Remedy = "give this user a range: sudo usermod" + option + " " + name
 	return f
 }

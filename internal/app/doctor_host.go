@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,6 +56,28 @@ func home() (string, error) {
 		}
 		dir = filepath.Dir(dir)
 	}
+}
+
+// guarded asks whether the home is the user's alone, as every command will.
+func guarded() sandbox.Finding {
+	f := sandbox.Finding{Name: "home", Required: true, Remedy: "set KITBOX_HOME to a directory of your own"}
+	dir, err := store.DefaultDir(os.Getenv)
+	if err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	fault, remedy, err := store.Exposed(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.OK, f.Detail = true, dir+" is made when it is needed"
+	case err != nil:
+		f.Detail = fmt.Sprintf("%s: %v", dir, err)
+	case fault != "":
+		f.Detail, f.Remedy = fault, remedy
+	default:
+		f.OK, f.Detail = true, "nobody else can change "+dir
+	}
+	return f
 }
 
 // idmapped tries a mount that translates owners, on the file system of the state.
@@ -164,6 +187,6 @@ func watches() sandbox.Finding {
 
 // hostFindings are about the machine rather than about what kitbox does on it.
 func (d doctor) hostFindings(context.Context) []sandbox.Finding {
-	return []sandbox.Finding{appArmor(), idmapped(program(d.libexec, "kit-guest")), disk(), clock(time.Now()), watches(),
+	return []sandbox.Finding{appArmor(), idmapped(program(d.libexec, "kit-guest")), guarded(), disk(), clock(time.Now()), watches(),
 		tool("git", "clones workspaces (--clone): apt-get install git")}
 }

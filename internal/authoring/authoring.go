@@ -8,6 +8,7 @@ package authoring
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -49,36 +50,35 @@ var schemaVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCom
 
 // Find returns the descriptor's file in dir: the one named after the directory,
 // or kit.yaml, or the only file that is a descriptor. None is
-// [kiterr.ErrNotFound]; several are refused with their names.
+// [kiterr.ErrNotFound], or [fs.ErrPermission] if this user cannot look; several are refused with their names.
 func Find(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("%s cannot be read: %w", dir, fs.ErrPermission)
+	} else if err != nil {
 		return "", err
 	}
 	var found []string
+	closed := "" // a file that could be one, and this user cannot read
 	for _, e := range entries {
-		switch strings.ToLower(filepath.Ext(e.Name())) {
-		case ".yaml", ".yml":
-			data, err := readSome(dir, e)
-			if err == nil && schemaVersion().Match(data) {
-				found = append(found, e.Name())
-			}
-		case RecipeSuffix:
-			data, err := readSome(dir, e)
-			if err == nil && IsComment(data) {
-				found = append(found, e.Name())
-			}
+		shows := IsComment
+		switch ext := strings.ToLower(filepath.Ext(e.Name())); {
+		case ext == ".yaml", ext == ".yml":
+			shows = schemaVersion().Match
+		case ext == RecipeSuffix, e.Name() == "Dockerfile":
 		default:
-			if e.Name() == "Dockerfile" {
-				data, err := readSome(dir, e)
-				if err == nil && IsComment(data) {
-					found = append(found, e.Name())
-				}
-			}
+			continue
+		}
+		data, err := readSome(dir, e)
+		switch {
+		case err == nil && shows(data):
+			found = append(found, e.Name())
+		case errors.Is(err, fs.ErrPermission) && closed == "":
+			closed = e.Name()
 		}
 	}
 	if len(found) == 1 {
@@ -90,6 +90,9 @@ func Find(dir string) (string, error) {
 				return name + ext, nil
 			}
 		}
+	}
+	if len(found) == 0 && closed != "" {
+		return "", fmt.Errorf("%s cannot be read: %w", filepath.Join(dir, closed), fs.ErrPermission)
 	}
 	if len(found) == 0 {
 		return "", fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, such as %s.yaml: %w",

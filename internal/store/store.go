@@ -80,17 +80,30 @@ func Open(dir string) (*Home, error) {
 // ours refuses a home that somebody else can change: what lies in it decides
 // which directories of the host a sandbox is given, and with whose rights.
 func ours(dir string) error {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
+	fault, remedy, err := Exposed(dir)
+	if err != nil {
 		return durable.Explain(dir, err)
 	}
-	if int(st.Uid) != os.Geteuid() && st.Uid != 0 {
-		return fmt.Errorf("home %s belongs to user %d and not to %d, who runs this: set KITBOX_HOME to a directory of your own: %w", dir, st.Uid, os.Geteuid(), kiterr.ErrUnavailable)
-	}
-	if st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && int(st.Gid) != os.Getegid() {
-		return fmt.Errorf("home %s can be changed by other users: take that away with 'chmod go-w %s': %w", dir, dir, kiterr.ErrUnavailable)
+	if fault != "" {
+		return fmt.Errorf("home %s: %s: %w", fault, remedy, kiterr.ErrUnavailable)
 	}
 	return nil
+}
+
+// Exposed says why the directory dir cannot be a home, since somebody else can
+// change it, and what to do about that. Both are empty if nobody can.
+func Exposed(dir string) (fault, remedy string, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", "", err
+	}
+	switch {
+	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
+		return fmt.Sprintf("%s belongs to user %d and not to %d, who runs this", dir, st.Uid, os.Geteuid()), "set KITBOX_HOME to a directory of your own", nil
+	case st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && int(st.Gid) != os.Getegid():
+		return dir + " can be changed by other users", "take that away with 'chmod go-w " + dir + "'", nil
+	}
+	return "", "", nil
 }
 
 // Dir is the home itself. The others are its parts; those that return a path

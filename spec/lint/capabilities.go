@@ -60,10 +60,10 @@ func unknownType(k *kit, report reporter) {
 		for _, t := range known {
 			b, _, _ := strings.Cut(short(t), "@")
 			if b == base {
-				later, best = true, t
-				break
+				later, best = true, t // the last is the newest
+				continue
 			}
-			if n := distance(squeeze(base), squeeze(b)); n < at && n < len(b)/2 {
+			if n := distance(squeeze(base), squeeze(b)); !later && n < at && n < len(b)/2 {
 				best, at = t, n
 			}
 		}

@@ -500,3 +500,19 @@ func FuzzCheck(f *testing.F) {
 		}
 	})
 }
+
+// TestALaterVersionIsAnsweredByTheNewest has a type with two versions.
+func TestALaterVersionIsAnsweredByTheNewest(t *testing.T) {
+	k := kit{entries: []string{"type: com.docker.sandbox/network-policy@3"}}
+	d, ds := spec.Decode([]byte(k.source()), spec.Options{})
+	if d == nil {
+		t.Fatal(ds)
+	}
+	said := ""
+	for _, f := range lint.Check(d, lint.Options{}) {
+		said += f.Message + "\n"
+	}
+	if !strings.Contains(said, "write network-policy@2\n") {
+		t.Error(said)
+	}
+}

@@ -3,6 +3,7 @@ package template_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -21,6 +22,9 @@ func TestNewKitsAreClean(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if strings.Contains(string(files[0].Data), "--build-arg") {
+				t.Errorf("%s: kitbox build has no --build-arg", kind)
+			}
 			if files[0].Path != name+".yaml" {
 				t.Errorf("%s: the first file is %s", kind, files[0].Path)
 			}
@@ -30,6 +34,9 @@ func TestNewKitsAreClean(t *testing.T) {
 			}
 			if (recipe == "") != (kind == spec.KindSet) {
 				t.Errorf("%s: recipe %q", kind, recipe)
+			}
+			if kind == spec.KindWorkload && !strings.Contains(recipe, "\nENV BASH_ENV=/") {
+				t.Errorf("%s: BASH_ENV is not set, which building warns of:\n%s", kind, recipe)
 			}
 			d, ds := spec.Decode(files[0].Data, spec.Options{})
 			if d == nil {

@@ -6,6 +6,10 @@ FROM ${KIT_BASE}
 USER root
 # RUN steps that install the software go here. They have no network unless the
 # Kit is built with --build-network public.
+# Every bash reads the file that BASH_ENV names, the agent's launch included:
+# what is added to the environment goes there.
+RUN touch /etc/sandbox-env.sh
+ENV BASH_ENV=/etc/sandbox-env.sh
 
 USER agent
 WORKDIR /home/agent/workspace
