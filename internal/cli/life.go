@@ -103,6 +103,9 @@ func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) e
 		if err == nil {
 			err = f(sb)
 		}
+		if interrupted(cmd.Context(), err) {
+			return err // whoever interrupts means the others, too
+		}
 		var info sandbox.Info
 		if err == nil && asJSON {
 			info, err = sb.Status(cmd.Context())

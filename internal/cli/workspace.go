@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
 	"strings"
 
@@ -113,8 +112,12 @@ func (e *Env) loses(cmd *cobra.Command, sb sandbox.Sandbox) error {
 		return refused
 	}
 	fmt.Fprintf(e.Stderr, "Remove %s with all that? [y/N] ", sb.Name())
-	line, err := bufio.NewReader(e.Stdin).ReadString('\n')
-	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
+	ok, err := yes(cmd.Context(), e.Stdin)
+	switch {
+	case err != nil:
+		fmt.Fprintln(e.Stderr)
+		return err
+	case ok:
 		return nil
 	}
 	return refused
