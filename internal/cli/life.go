@@ -20,6 +20,9 @@ func (e *Env) stop() *cobra.Command {
 		Args:              atLeastOneName,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := notNegative(cmd, "grace", grace); err != nil {
+				return err
+			}
 			o := sandbox.StopOptions{Grace: grace}
 			if grace <= 0 {
 				o.Grace = -1

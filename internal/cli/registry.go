@@ -172,6 +172,9 @@ func (e *Env) imagePrune() *cobra.Command {
 		Short: "Delete what no name, build record or sandbox leads to",
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notNegative(cmd, "grace", grace); err != nil {
+				return err
+			}
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
 				return err
