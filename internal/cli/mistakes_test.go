@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -52,4 +53,41 @@ func TestNoTimeIsNegative(t *testing.T) {
 type fakeStore struct {
 	fake  fake
 	shelf shelf
+}
+
+func TestPatternsAndNamesThatCannotBeAreMistakes(t *testing.T) {
+	for args, want := range map[string]string{
+		"policy allow https://x.example/":   `"https://x.example/" is a URL: write the host, or host:port`,
+		"policy deny https://x.example/":    "is a URL",
+		"policy check t https://x.example/": "is a URL",
+		"policy allow --path /x a.example":  "--path needs --method",
+		"build -t BAD:: ./k":                "is not a tag",
+		"build --tag= ./k":                  "reference is empty",
+		"tag a:1 BAD":                       "is not a repository name",
+		"tag a:1 b@sha256:0":                "is not a digest",
+		"volume ls a b":                     "ls takes one NAME at most",
+		"volume rm":                         `see "kitbox volume rm --help"`,
+		"volume rm a b c":                   "rm takes NAME, or NAME and the PATH",
+		"image rm":                          "rm takes at least one NAME",
+		"image save":                        "save takes at least one REF",
+		"image frob":                        `there is no command "frob"`,
+	} {
+		f := fakeStore{}
+		var out, errs strings.Builder
+		status := Main(t.Context(), &Env{Args: strings.Fields(args), Stdout: &out, Stderr: &errs, Runtime: &f.fake, Images: &f.shelf})
+		if status != kiterr.StatusFailed || !strings.Contains(errs.String(), want) || out.Len() > 0 || len(f.fake.did)+len(f.shelf.did) > 0 {
+			t.Errorf("%s: status %d: %s%s", args, status, errs.String(), out.String())
+		}
+	}
+}
+
+func TestARefusedRuleOfTheOperatorsIsAMistake(t *testing.T) {
+	root := newRoot(&Env{})
+	err := fmt.Errorf("%w: egress rule 1 of operator: pattern \"x:0\": \"0\" is not a port between 1 and 65535", kiterr.ErrRefused)
+	if got := mistaken(root, err); kiterr.ExitCode(got) != kiterr.StatusFailed || !strings.HasPrefix(got.Error(), `pattern "x:0": `) {
+		t.Error(got)
+	}
+	if other := fmt.Errorf("sandbox t: %w", kiterr.ErrRefused); mistaken(root, other) != other || mistaken(root, nil) != nil {
+		t.Error("another refusal is not one of these")
+	}
 }

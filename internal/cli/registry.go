@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
 func (e *Env) push() *cobra.Command {
@@ -102,16 +103,31 @@ func (e *Env) tag() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := imageName(cmd, a[1]); err != nil {
+				return err
+			}
 			return m.TagImage(cmd.Context(), a[0], a[1])
 		},
 	}
+}
+
+// imageName judges a name that an image is to get.
+func imageName(cmd *cobra.Command, name string) error {
+	im, err := constraint.ParseImage(name)
+	if err == nil && im.Digest != "" {
+		err = fmt.Errorf("%s: a digest belongs to what has it and cannot be given: leave it out", name)
+	}
+	if err != nil {
+		return usageError(cmd, "%v", err)
+	}
+	return nil
 }
 
 func (e *Env) image() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Look at, save, load and remove images of the store",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	list := e.images()
@@ -146,7 +162,7 @@ func (e *Env) imageRemove() *cobra.Command {
 		Short: "Take names out of the store",
 		Long: `Takes names out of the store. What they stood for stays until 'kitbox image
 prune'; sandboxes that exist keep what they need in any case.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeastOne("NAME"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
@@ -204,7 +220,7 @@ func (e *Env) imageSave() *cobra.Command {
 load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,
 		Example: `  kitbox image save -o hello.tar kitbox.local/hello:1
   kitbox image save kitbox.local/hello:1 | ssh there kitbox image load`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeastOne("REF"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
