@@ -62,7 +62,7 @@ under the same name has the volumes again.
 A cloned workspace goes too. Commits that only it has, and changes that are not
 committed, are listed first: at a terminal rm asks then, and otherwise it removes
 nothing and ends with status 2, unless --force is given. "kitbox workspace
-bundle" gets the commits out.`,
+bundle" gets the commits out, and "kitbox cp" what is not committed.`,
 		Example: `  kitbox rm t
   kitbox rm --force t     whatever its workspace holds`,
 		Args:              atLeastOneName,

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +80,7 @@ one array; with --json and --follow they are one object a line, without end.`,
 			if asJSON && !follow {
 				return writeJSON(e.Stdout, all)
 			}
-			return nil
+			return cmd.Context().Err()
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -100,9 +101,18 @@ func writeEvent(w io.Writer, ev sandbox.PolicyEvent) error {
 	if ev.Credential != "" {
 		times = ", with the credential " + ev.Credential + times
 	}
-	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
+	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", clock(ev.Time, time.Now()), verdict, ev.Phase,
 		printable(destination(ev)), printable(ev.Reason), printable(times))
 	return err
+}
+
+// clock is the time of t, with its date unless that is today's.
+func clock(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
 }
 
 func (e *Env) policyList() *cobra.Command {

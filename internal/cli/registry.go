@@ -3,10 +3,13 @@ package cli
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -244,7 +247,7 @@ load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,
 func saveTo(ctx context.Context, m sandbox.ImageManager, refs []string, name string) error {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
 	if err != nil {
-		return err
+		return asked(name, err)
 	}
 	defer os.Remove(f.Name()) // after the rename there is nothing of that name
 	err = m.SaveImages(ctx, refs, f)
@@ -252,9 +255,23 @@ func saveTo(ctx context.Context, m sandbox.ImageManager, refs []string, name str
 		err = cerr
 	}
 	if err != nil {
-		return err
+		return asked(name, err)
 	}
-	return os.Rename(f.Name(), name)
+	return asked(name, os.Rename(f.Name(), name))
+}
+
+// asked makes an error of the file beside name, which nobody has heard of, one of
+// name.
+func asked(name string, err error) error {
+	var p *fs.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p) && strings.HasPrefix(filepath.Base(p.Path), "."+filepath.Base(name)+"-"):
+		return &fs.PathError{Op: p.Op, Path: name, Err: p.Err}
+	case errors.As(err, &l):
+		return &fs.PathError{Op: l.Op, Path: name, Err: l.Err}
+	}
+	return err
 }
 
 func (e *Env) imageLoad() *cobra.Command {
