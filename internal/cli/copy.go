@@ -48,8 +48,8 @@ user's rights, or with those of -u; what is copied out belongs to you. With -a,
 owners and all modes are kept, which takes root.
 
 The sandbox is not trusted: nothing is written outside of DST, links out of what is
-copied are left out and named (-a keeps them and writes through none), and devices
-and pipes always are.`,
+copied are left out (-a keeps them and writes through none), and devices and pipes
+always are; the first five are named.`,
 		Example: `  kitbox cp notes.txt t:
   kitbox cp t:/work/result ./out
   kitbox cp t:/etc/. ./etc
