@@ -33,7 +33,10 @@ func (f *Fetcher) Lookup(ctx context.Context, ref string) (ocispec.Descriptor, e
 	}
 	desc, err := named(ctx, images, ref)
 	if err != nil {
-		return desc, fmt.Errorf("image %s: %w in the local store: 'kitbox images' lists what is there", ref, err)
+		if errors.Is(err, kiterr.ErrNotFound) {
+			return desc, fmt.Errorf("image %s is not in the local store: 'kitbox images' lists what is there: %w", ref, kiterr.ErrNotFound)
+		}
+		return desc, err
 	}
 	return desc, nil
 }

@@ -184,7 +184,7 @@ func readDocument(r io.Reader, desc ocispec.Descriptor) ([]byte, error) {
 func (f *Fetcher) PullImage(ctx context.Context, ref string) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
 	if host, ok := registryHost(ref); !ok || host == LocalDomain {
-		return none, fmt.Errorf("image %s names no registry to pull from: write HOST/NAME:TAG: %w", ref, kiterr.ErrRefused)
+		return none, fmt.Errorf("image %s names no registry to pull from: write HOST/NAME:TAG", ref)
 	}
 	images, err := f.images()
 	if err != nil {

@@ -67,7 +67,7 @@ func TestASecretIsTypedWithoutBeingShown(t *testing.T) {
 func TestACommandForASecretNeedsAYes(t *testing.T) {
 	h := newHost(t)
 	ran := filepath.Join(t.TempDir(), "ran")
-	for answer, want := range map[string]int{"\r": 3, "no\r": 3, "y\r": 0} {
+	for answer, want := range map[string]int{"\r": 3, "no\r": 3, "y\r": 0, "y\x03": 130} {
 		os.Remove(ran)
 		s, wait := typing(t, h, "secret", "set", "svc", "--command", "touch "+ran+"; echo tok")
 		s.expect("Allow that? [y/N] ")

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			}
 		}
 	}
-	out, code := stderr, 1
+	out, code := stderr, 3 // a wrong call judges nothing
 	if len(args) > 0 && (args[0] == "help" || args[0] == "-h" || args[0] == "--help") {
 		out, code = stdout, 0
 	} else if len(args) > 0 {

@@ -148,7 +148,7 @@ var Rows = []Row{
 	{Pkg: "internal/engine/kittest", Why: "images for tests of the engine"},
 	{Pkg: "internal/cli/kitcmd", Why: "authoring needs the grammar and no sandbox"},
 	{Pkg: "internal/cli", Why: "the command line is an SDK client: it must not see the engine",
-		Only: []string{"kiterr", "sandbox", "internal/cli/kitcmd", "internal/guest/tarball"}},
+		Only: []string{"kiterr", "sandbox", "spec/constraint", "capability/hostpattern", "internal/cli/kitcmd", "internal/guest/tarball"}},
 	{Pkg: "internal/app", Why: "the only place that sees everything"},
 	{Pkg: "cmd/*", Why: "mains of a page"},
 	{Pkg: "bench", Why: "it measures every part beside a peer, so it sees them all"},

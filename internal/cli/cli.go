@@ -54,7 +54,17 @@ func Main(ctx context.Context, e *Env) int {
 	help := &firstError{w: e.Stdout} // cobra looks at none
 	root.SetOut(help)
 	root.SetErr(e.Stderr)
+	var unknown error
+	show := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if unknown = e.helpless(root, cmd); unknown == nil {
+			show(cmd, args)
+		}
+	})
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = unknown
+	}
 	if err == nil {
 		err = help.err
 	}
@@ -63,6 +73,19 @@ func Main(ctx context.Context, e *Env) int {
 		fmt.Fprintln(e.Stderr, message(err))
 	}
 	return kiterr.ExitCode(err)
+}
+
+// helpless says that help is asked for a command that does not exist: cobra
+// shows that of the nearest one above.
+func (e *Env) helpless(root, cmd *cobra.Command) error {
+	rest := cmd.Flags().Args()
+	if len(e.Args) > 0 && e.Args[0] == "help" {
+		cmd, rest, _ = root.Find(e.Args[1:])
+	}
+	if cmd == nil || !cmd.HasSubCommands() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return nil
+	}
+	return unknownCommand(cmd, rest[0])
 }
 
 // A firstError keeps the first error of writing to w.

@@ -48,8 +48,8 @@ user's rights, or with those of -u; what is copied out belongs to you. With -a,
 owners and all modes are kept, which takes root.
 
 The sandbox is not trusted: nothing is written outside of DST, links out of what is
-copied are left out and named (-a keeps them and writes through none), and devices
-and pipes always are.`,
+copied are left out (-a keeps them and writes through none), and devices and pipes
+always are; the first five are named.`,
 		Example: `  kitbox cp notes.txt t:
   kitbox cp t:/work/result ./out
   kitbox cp t:/etc/. ./etc
@@ -165,9 +165,9 @@ func (c *copying) toHost(ctx context.Context, e *Env, files sandbox.Copier, src,
 	if t.name != "." {
 		o.Base = t.name
 	}
-	if !c.quiet {
-		o.Left = func(what string) { fmt.Fprintln(e.Stderr, "kitbox: left out: "+printable(what)) }
-	}
+	left := leftOut{e: e, quiet: c.quiet}
+	defer left.total()
+	o.Left = left.add
 	return join(func(w io.Writer) error { return files.Pack(ctx, src, t.name, c.follow, w) },
 		func(r io.Reader) error { return tarball.Unpack(r, t.dir, o) })
 }
@@ -212,6 +212,8 @@ func (c *copying) toStream(ctx context.Context, e *Env, files sandbox.Copier, sr
 	if terminal(e.Stdout) != nil {
 		return errors.New("a tar is no text; send stdout to a file or a program")
 	}
+	left := leftOut{e: e, quiet: c.quiet}
+	defer left.total()
 	name := path.Base(path.Clean(src))
 	if contents(src) || name == "/" || name == ".." {
 		name = "."
@@ -234,9 +236,7 @@ func (c *copying) toStream(ctx context.Context, e *Env, files sandbox.Copier, sr
 					local = false
 				}
 				if !local {
-					if !c.quiet {
-						fmt.Fprintln(e.Stderr, "kitbox: left out: "+printable(h.Name)+" is no file, or leads elsewhere")
-					}
+					left.add(h.Name + " is no file, or leads elsewhere")
 					continue
 				}
 				h.Format = tar.FormatPAX
@@ -248,6 +248,28 @@ func (c *copying) toStream(ctx context.Context, e *Env, files sandbox.Copier, sr
 				}
 			}
 		})
+}
+
+// leftOut tells what a copy leaves out: the first few, and how many more.
+type leftOut struct {
+	e     *Env
+	quiet bool
+	n     int
+}
+
+// firstLeft is how many are named.
+const firstLeft = 5
+
+func (l *leftOut) add(what string) {
+	if l.n++; l.n <= firstLeft && !l.quiet {
+		fmt.Fprintln(l.e.Stderr, "kitbox: left out: "+printable(what))
+	}
+}
+
+func (l *leftOut) total() {
+	if l.n > firstLeft && !l.quiet {
+		fmt.Fprintf(l.e.Stderr, "kitbox: left out: %d more like these\n", l.n-firstLeft)
+	}
 }
 
 // join runs a writer into a reader. The error of the side that broke first is the

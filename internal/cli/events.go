@@ -94,7 +94,7 @@ func (e *Env) followEvents(cmd *cobra.Command, sb sandbox.Sandbox, evs []event, 
 		shown = now
 		select {
 		case <-cmd.Context().Done():
-			return nil
+			return cmd.Context().Err()
 		case <-time.After(lookAgain):
 		}
 		// Looked up anew: one that is removed has nothing more to tell.
@@ -102,11 +102,12 @@ func (e *Env) followEvents(cmd *cobra.Command, sb sandbox.Sandbox, evs []event, 
 		if err == nil {
 			evs, err = eventsOf(cmd, sb)
 		}
-		over := errors.Is(err, kiterr.ErrNotFound) || cmd.Context().Err() != nil
-		if over {
-			err = nil
-		}
-		if over || err != nil {
+		switch {
+		case cmd.Context().Err() != nil:
+			return cmd.Context().Err()
+		case errors.Is(err, kiterr.ErrNotFound):
+			return nil
+		case err != nil:
 			return err
 		}
 	}

@@ -62,7 +62,7 @@ comment. -e comes over it.`,
 				c.Args = c.Args[1:]
 			}
 			c.User = user
-			if _, err := pairs(cmd, "--env", c.Env); err != nil {
+			if _, err := variables(cmd, c.Env); err != nil {
 				return err
 			}
 			var env []string

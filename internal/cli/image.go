@@ -53,6 +53,11 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("tag") {
+				if err := imageName(cmd, ref); err != nil {
+					return err
+				}
+			}
 			if push && ref == "" {
 				return usageError(cmd, "--push needs the --tag REF to push to")
 			}

@@ -20,6 +20,9 @@ func (e *Env) stop() *cobra.Command {
 		Args:              atLeastOneName,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := notNegative(cmd, "grace", grace); err != nil {
+				return err
+			}
 			o := sandbox.StopOptions{Grace: grace}
 			if grace <= 0 {
 				o.Grace = -1
@@ -59,7 +62,7 @@ under the same name has the volumes again.
 A cloned workspace goes too. Commits that only it has, and changes that are not
 committed, are listed first: at a terminal rm asks then, and otherwise it removes
 nothing and ends with status 2, unless --force is given. "kitbox workspace
-bundle" gets the commits out.`,
+bundle" gets the commits out, and "kitbox cp" what is not committed.`,
 		Example: `  kitbox rm t
   kitbox rm --force t     whatever its workspace holds`,
 		Args:              atLeastOneName,
@@ -102,6 +105,9 @@ func (e *Env) each(cmd *cobra.Command, names []string, f func(sandbox.Sandbox) e
 		sb, err := e.Runtime.Open(cmd.Context(), n)
 		if err == nil {
 			err = f(sb)
+		}
+		if interrupted(cmd.Context(), err) {
+			return err // whoever interrupts means the others, too
 		}
 		var info sandbox.Info
 		if err == nil && asJSON {

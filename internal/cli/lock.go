@@ -230,14 +230,14 @@ func writeLock(name string, l *sandbox.Lock) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
 	if err != nil {
-		return err
+		return asked(name, err)
 	}
 	defer os.Remove(f.Name()) // after the rename there is nothing of that name
 	_, err = f.Write(b)
 	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
+		return asked(name, err)
 	}
-	return os.Rename(f.Name(), name)
+	return asked(name, os.Rename(f.Name(), name))
 }
 
 func readLock(name string) (*sandbox.Lock, error) {

@@ -44,7 +44,10 @@ callers and is not kept.`,
 				if err != nil {
 					return err
 				}
-				return d.JobOutput(cmd.Context(), args[1], follow, e.Stdout)
+				if err := d.JobOutput(cmd.Context(), args[1], follow, e.Stdout); err != nil {
+					return err
+				}
+				return cmd.Context().Err()
 			}
 			runs, err := sandbox.HookRuns(cmd.Context(), sb)
 			if err != nil {

@@ -109,13 +109,16 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	if cmd.Flags().Changed("name") && !sandboxName().MatchString(m.name) {
 		return o, usageError(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
 	}
+	if len(m.name) > maxName {
+		return o, usageError(cmd, "sandbox name %.20q… has %d bytes, the limit is %d", m.name, len(m.name), maxName)
+	}
 	if o.Args, err = pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
 	}
-	if o.Env, err = pairs(cmd, "--env", m.env); err != nil {
+	if o.Env, err = variables(cmd, m.env); err != nil {
 		return o, err
 	}
-	if m.cpus < 0 || m.pids < 0 {
+	if cmd.Flags().Changed("cpus") && !(m.cpus > 0 && !math.IsInf(m.cpus, 0)) || cmd.Flags().Changed("pids") && m.pids <= 0 {
 		return o, usageError(cmd, "--cpus and --pids take a positive number")
 	}
 	o.AllowPrivileged, o.AllowPassthrough = m.privileged, m.passthrough
@@ -128,12 +131,15 @@ func (m *making) options(cmd *cobra.Command, kit, workspace string) (sandbox.Cre
 	default:
 		o.Idle = m.idle
 	}
-	if m.memory != "" {
+	if cmd.Flags().Changed("memory") {
 		if o.Limits.MemoryBytes, err = parseBytes(m.memory); err != nil {
 			return o, usageError(cmd, "--memory %q: %v", m.memory, err)
 		}
+		if o.Limits.MemoryBytes < leastMemory {
+			return o, usageError(cmd, "--memory %q: no sandbox comes up with that; give at least %d MiB, as %dm", m.memory, leastMemory>>20, leastMemory>>20)
+		}
 	}
-	if m.disk != "" {
+	if cmd.Flags().Changed("disk") {
 		if o.Limits.DiskBytes, err = parseBytes(m.disk); err != nil {
 			return o, usageError(cmd, "--disk %q: %v", m.disk, err)
 		}
@@ -244,6 +250,14 @@ func parseBytes(s string) (int64, error) {
 	return n << by, nil
 }
 
+// notNegative refuses a time below zero.
+func notNegative(cmd *cobra.Command, flag string, d time.Duration) error {
+	if d < 0 {
+		return usageError(cmd, "--%s takes a time such as 20m, or 0; %s is in the past", flag, d)
+	}
+	return nil
+}
+
 func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, error) {
 	m := make(map[string]string, len(list))
 	for _, s := range list {
@@ -258,6 +272,25 @@ func pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, e
 	}
 	return m, nil
 }
+
+// variables are the pairs of --env.
+func variables(cmd *cobra.Command, list []string) (map[string]string, error) {
+	m, err := pairs(cmd, "--env", list)
+	for name := range m {
+		if !variable().MatchString(name) {
+			return nil, usageError(cmd, "--env: %q is no name of a variable: use letters, digits and '_', and no digit first", name)
+		}
+	}
+	return m, err
+}
+
+// maxName bounds names of sandboxes, in bytes: they are host name labels, too.
+const maxName = 63
+
+// leastMemory is what Kits have to ask for at least, too.
+const leastMemory = 16 << 20
+
+var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`) })
 
 var sandboxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`) })
 

@@ -2,16 +2,21 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -75,7 +80,7 @@ one array; with --json and --follow they are one object a line, without end.`,
 			if asJSON && !follow {
 				return writeJSON(e.Stdout, all)
 			}
-			return nil
+			return cmd.Context().Err()
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -96,9 +101,18 @@ func writeEvent(w io.Writer, ev sandbox.PolicyEvent) error {
 	if ev.Credential != "" {
 		times = ", with the credential " + ev.Credential + times
 	}
-	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", ev.Time.Local().Format("15:04:05.000"), verdict, ev.Phase,
+	_, err := fmt.Fprintf(w, "%s %-7s %-7s %s: %s%s\n", clock(ev.Time, time.Now()), verdict, ev.Phase,
 		printable(destination(ev)), printable(ev.Reason), printable(times))
 	return err
+}
+
+// clock is the time of t, with its date unless that is today's.
+func clock(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
 }
 
 func (e *Env) policyList() *cobra.Command {
@@ -208,13 +222,19 @@ func (e *Env) policyAdd(name string, allow bool, phase, short, long, example str
 			if err != nil {
 				return err
 			}
+			if len(paths) > 0 && len(methods) == 0 {
+				return usageError(cmd, "--path needs --method: ANY if every method is meant")
+			}
 			var c sandbox.RuleChange
 			for _, pattern := range args {
+				if why := hostpattern.Fault(pattern); why != "" {
+					return usageError(cmd, "%q %s", pattern, why)
+				}
 				for _, phase := range phases {
 					c.Add = append(c.Add, sandbox.NetworkGrant{Phase: phase, Pattern: pattern, Allow: allow, Methods: methods, Paths: paths})
 				}
 			}
-			return o.ChangeRules(cmd.Context(), r.sandbox, c)
+			return mistaken(cmd, o.ChangeRules(cmd.Context(), r.sandbox, c))
 		},
 	}
 	r.flags(cmd, phase, "when the rule holds: install, runtime or both")
@@ -251,7 +271,11 @@ nothing allows any more are cut before the command returns.`,
 				}
 				c.Remove = append(c.Remove, m)
 			}
-			return o.ChangeRules(cmd.Context(), r.sandbox, c)
+			err = o.ChangeRules(cmd.Context(), r.sandbox, c)
+			if errors.Is(err, kiterr.ErrNotFound) && r.sandbox == "" {
+				err = fmt.Errorf("%w; give --sandbox NAME for a rule that was made with it", err)
+			}
+			return err
 		},
 	}
 	r.flags(cmd, "both", "only rules of this phase: install, runtime or both")
@@ -340,9 +364,24 @@ func writeVerdict(w io.Writer, v sandbox.PolicyVerdict) error {
 	return err
 }
 
+// ruleNumber is how a fault of a rule names it, which the operator has just typed.
+var ruleNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(refused: )?egress rule \d+ of operator: `) })
+
+// mistaken makes of the refusal of a rule that stands in the arguments what it is
+// there: a mistake in them.
+func mistaken(cmd *cobra.Command, err error) error {
+	if err == nil || !errors.Is(err, kiterr.ErrRefused) || !ruleNumber().MatchString(err.Error()) {
+		return err
+	}
+	return usageError(cmd, "%s", withoutFamily(ruleNumber().ReplaceAllString(err.Error(), "")))
+}
+
 // splitDestination reads HOST, HOST:PORT, an address, or [address]:PORT. Port 0
 // stands for none given.
 func splitDestination(s string) (host string, port uint16, err error) {
+	if why := hostpattern.Fault(s); why != "" {
+		return "", 0, fmt.Errorf("%q %s", s, why)
+	}
 	if _, err := netip.ParseAddr(s); err == nil || !strings.Contains(s, ":") {
 		return s, 0, nil
 	}

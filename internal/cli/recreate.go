@@ -24,6 +24,9 @@ that is stopped is started. When that fails the error says that it is down.`,
 		Args:              atLeastOneName,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := notNegative(cmd, "grace", grace); err != nil {
+				return err
+			}
 			return e.each(cmd, args, func(sb sandbox.Sandbox) error {
 				o := sandbox.StopOptions{Grace: grace}
 				if grace <= 0 {
@@ -84,7 +87,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			if o.Args, err = pairs(cmd, "--arg", args); err != nil {
 				return err
 			}
-			if o.Env, err = pairs(cmd, "--env", env); err != nil {
+			if o.Env, err = variables(cmd, env); err != nil {
 				return err
 			}
 			sb, err := e.Runtime.Open(cmd.Context(), rest[0])

@@ -3,16 +3,20 @@ package cli
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
 func (e *Env) push() *cobra.Command {
@@ -102,16 +106,31 @@ func (e *Env) tag() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := imageName(cmd, a[1]); err != nil {
+				return err
+			}
 			return m.TagImage(cmd.Context(), a[0], a[1])
 		},
 	}
+}
+
+// imageName judges a name that an image is to get.
+func imageName(cmd *cobra.Command, name string) error {
+	im, err := constraint.ParseImage(name)
+	if err == nil && im.Digest != "" {
+		err = fmt.Errorf("%s: a digest belongs to what has it and cannot be given: leave it out", name)
+	}
+	if err != nil {
+		return usageError(cmd, "%v", err)
+	}
+	return nil
 }
 
 func (e *Env) image() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Look at, save, load and remove images of the store",
-		Args:  none,
+		Args:  group,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	list := e.images()
@@ -146,7 +165,7 @@ func (e *Env) imageRemove() *cobra.Command {
 		Short: "Take names out of the store",
 		Long: `Takes names out of the store. What they stood for stays until 'kitbox image
 prune'; sandboxes that exist keep what they need in any case.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeastOne("NAME"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
@@ -172,6 +191,9 @@ func (e *Env) imagePrune() *cobra.Command {
 		Short: "Delete what no name, build record or sandbox leads to",
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notNegative(cmd, "grace", grace); err != nil {
+				return err
+			}
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
 				return err
@@ -201,7 +223,7 @@ func (e *Env) imageSave() *cobra.Command {
 load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,
 		Example: `  kitbox image save -o hello.tar kitbox.local/hello:1
   kitbox image save kitbox.local/hello:1 | ssh there kitbox image load`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeastOne("REF"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
@@ -225,7 +247,7 @@ load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,
 func saveTo(ctx context.Context, m sandbox.ImageManager, refs []string, name string) error {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
 	if err != nil {
-		return err
+		return asked(name, err)
 	}
 	defer os.Remove(f.Name()) // after the rename there is nothing of that name
 	err = m.SaveImages(ctx, refs, f)
@@ -233,9 +255,23 @@ func saveTo(ctx context.Context, m sandbox.ImageManager, refs []string, name str
 		err = cerr
 	}
 	if err != nil {
-		return err
+		return asked(name, err)
 	}
-	return os.Rename(f.Name(), name)
+	return asked(name, os.Rename(f.Name(), name))
+}
+
+// asked makes an error of the file beside name, which nobody has heard of, one of
+// name.
+func asked(name string, err error) error {
+	var p *fs.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p) && strings.HasPrefix(filepath.Base(p.Path), "."+filepath.Base(name)+"-"):
+		return &fs.PathError{Op: p.Op, Path: name, Err: p.Err}
+	case errors.As(err, &l):
+		return &fs.PathError{Op: l.Op, Path: name, Err: l.Err}
+	}
+	return err
 }
 
 func (e *Env) imageLoad() *cobra.Command {

@@ -147,15 +147,12 @@ func (e *Env) consent(cmd *cobra.Command, given bool, service string) error {
 		return fmt.Errorf("secret %s: %s; give --approve to allow that: %w", service, what, kiterr.ErrWidening)
 	}
 	fmt.Fprintf(e.Stderr, "kitbox: %s. Allow that? [y/N] ", what)
-	var b [1]byte
-	var answer []byte
-	for len(answer) < 64 {
-		if n, err := in.Read(b[:]); n == 0 || err != nil || b[0] == '\n' {
-			break
-		}
-		answer = append(answer, b[0])
+	ok, err := yes(cmd.Context(), in)
+	if err != nil {
+		fmt.Fprintln(e.Stderr)
+		return err
 	}
-	if a := strings.ToLower(strings.TrimSpace(string(answer))); a != "y" && a != "yes" {
+	if !ok {
 		return fmt.Errorf("secret %s: nothing is kept: %w", service, kiterr.ErrWidening)
 	}
 	return nil

@@ -45,7 +45,7 @@ func (e *Env) volumeList() *cobra.Command {
 in, "advisory" one that this host could not bound, as the note in --json says.
 USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 		Example:           `  kitbox volume ls --json | jq -r '.[] | select(.mounted | not) | .dir'`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              atMostOne("NAME"),
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := e.volumeKeeper()
@@ -120,8 +120,13 @@ func (e *Env) volumeRemove() *cobra.Command {
 		Short: "Delete one volume of a name, or all of them, with what is in them",
 		Long: `Deletes one volume of a name, or all of them. One that the sandbox of that name
 mounts, running or stopped, is not deleted. Deleting what is not there succeeds.`,
-		Example:           `  kitbox volume rm t /data`,
-		Args:              cobra.RangeArgs(1, 2),
+		Example: `  kitbox volume rm t /data`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return usageError(cmd, "rm takes NAME, or NAME and the PATH of a volume, %d given", len(args))
+			}
+			return nil
+		},
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := e.volumeKeeper()

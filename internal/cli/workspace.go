@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
 	"strings"
 
@@ -97,6 +96,18 @@ func unsavedText(u *sandbox.Unsaved, prefix string) string {
 	return b.String()
 }
 
+// rescue says how what only the sandbox has gets out. A bundle has commits only.
+func rescue(name string, u *sandbox.Unsaved) string {
+	var how []string
+	if len(u.Commits) > 0 {
+		how = append(how, fmt.Sprintf("'kitbox workspace bundle %s' gets the commits out", name))
+	}
+	if len(u.Files) > 0 {
+		how = append(how, fmt.Sprintf("'kitbox cp %s:FILE .' copies a file that is not committed", name))
+	}
+	return strings.Join(how, ", ")
+}
+
 // loses asks before what only sb has goes with it. Without somebody to ask it is a
 // refusal.
 func (e *Env) loses(cmd *cobra.Command, sb sandbox.Sandbox) error {
@@ -108,13 +119,17 @@ func (e *Env) loses(cmd *cobra.Command, sb sandbox.Sandbox) error {
 		return nil
 	}
 	fmt.Fprintf(e.Stderr, "kitbox: only the workspace of %s has\n%s", sb.Name(), unsavedText(u, "  "))
-	refused := fmt.Errorf("sandbox %s is kept: 'kitbox workspace bundle %s' gets the commits out, --force removes it with them: %w", sb.Name(), sb.Name(), kiterr.ErrRefused)
+	refused := fmt.Errorf("sandbox %s is kept: %s, --force removes it with all that: %w", sb.Name(), rescue(sb.Name(), u), kiterr.ErrRefused)
 	if no, _ := cmd.Flags().GetBool("no-input"); no || terminal(e.Stdin) == nil || terminal(e.Stderr) == nil {
 		return refused
 	}
 	fmt.Fprintf(e.Stderr, "Remove %s with all that? [y/N] ", sb.Name())
-	line, err := bufio.NewReader(e.Stdin).ReadString('\n')
-	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
+	ok, err := yes(cmd.Context(), e.Stdin)
+	switch {
+	case err != nil:
+		fmt.Fprintln(e.Stderr)
+		return err
+	case ok:
 		return nil
 	}
 	return refused
