@@ -103,6 +103,7 @@ for f in passwd group subuid subgid; do mount --bind $1/$f /etc/$f; done
 cd $1/home
 exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
   env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 PORT=$2 sh -ec '
+trap "kitbox ls --json | sed -n \"s/^    \\\"name\\\": \\\"\\(.*\\)\\\",/\\1/p\" | xargs -r kitbox rm --force >/dev/null 2>&1 || true" EXIT
 id -u
 kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
 kitbox create -q --name t w:1
