@@ -1,6 +1,8 @@
 package intercept
 
 import (
+	"context"
+	"io"
 	"testing"
 	"time"
 )
@@ -11,3 +13,6 @@ func SetTimes(t testing.TB, d time.Duration) {
 	helloTime, headerTime = d, d
 	t.Cleanup(func() { helloTime, headerTime = hello, header })
 }
+
+// Whole is a body as it is handed on under a request's context.
+func Whole(ctx context.Context, body io.ReadCloser) io.ReadCloser { return &whole{body, ctx} }

@@ -417,6 +417,9 @@ func (s *Server) prepare(st *state, http2 bool) {
 			if st.Answered != nil {
 				st.Answered(r)
 			}
+			if r.StatusCode != http.StatusSwitchingProtocols { // that one is written to as well
+				r.Body = &whole{r.Body, r.Request.Context()}
+			}
 			return keepTrailers(r)
 		},
 	}

@@ -787,6 +787,23 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 	})
 }
 
+// A host that notices its connection end may still close its answer in order.
+func TestAnAnswerThatEndsAfterItsRequestIsNotWhole(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	denied := &intercept.RefusedError{Why: "denied since"}
+	read := func() (string, error) {
+		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(strings.NewReader("some"))))
+		return string(b), err
+	}
+	if got, err := read(); got != "some" || err != nil {
+		t.Errorf("while it goes on: %q, %v", got, err)
+	}
+	cancel(denied)
+	if got, err := read(); got != "some" || !errors.Is(err, denied) {
+		t.Errorf("afterwards: %q, %v", got, err)
+	}
+}
+
 func BenchmarkSmallRequests(b *testing.B) {
 	bd := start(b, true, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })
 	direct := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: bd.roots}, MaxIdleConnsPerHost: 8,

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
@@ -160,6 +161,23 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 	if _, ok := r.Out.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "") // and not Go's
 	}
+}
+
+// A whole is a body whose end counts only while its request may go on. A host
+// that sees its connection end may close its answer in order, in the moment
+// before ours is gone, and the client would take a part for everything.
+type whole struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+// Read implements [io.Reader].
+func (b *whole) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, err
 }
 
 // keepTrailers makes room for trailers in an answer to an HTTP/1 client, which
