@@ -166,13 +166,7 @@ func (h *host) faulted(f fault, when, victim, name string) {
 		}
 		return ""
 	})
-	h.eventually("it to stand still", func() string {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", writer))
-		if err == nil && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T") {
-			return ""
-		}
-		return fmt.Sprintf("%s %v", b, err)
-	})
+	h.stands(writer)
 	for _, pid := range h.victims(victim, c.Process.Pid, name) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			h.t.Fatal(err)
@@ -188,6 +182,18 @@ func (h *host) faulted(f fault, when, victim, name string) {
 		h.t.Fatalf("the command hangs: %s", said.String())
 	}
 	h.recovered(op, name, said.String())
+}
+
+// stands waits until process pid is stopped: a signal takes its time.
+func (h *host) stands(pid int) {
+	h.t.Helper()
+	h.eventually("it to stand still", func() string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T") {
+			return ""
+		}
+		return fmt.Sprintf("%s %v", b, err)
+	})
 }
 
 // victims returns the processes to kill.
@@ -372,6 +378,7 @@ func TestASandboxForOneCommandThatIsKilledIsNotKept(t *testing.T) {
 			if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil { // or it cleans up
 				t.Fatal(err)
 			}
+			h.stands(keeper)
 			kill(t, c.Process.Pid)
 			_ = c.Wait()
 			kill(t, keeper)

@@ -238,7 +238,8 @@ func interfaces() []attempt {
 			return fmt.Errorf("no %v says %q", patterns, text(w))
 		}
 	}
-	port := fmt.Sprintf(":%04X ", loopPort)
+	// It listens; attempts that go on beside this one only connect to it.
+	port := fmt.Sprintf(":%04X 00000000:0000 0A", loopPort)
 	return []attempt{
 		says("sockets", "what listens on the host, in /proc", within(func(*world) string { return port }, "/proc/net/tcp", "/proc/[0-9]*/net/tcp")),
 		says("sockets-by-netlink", "what listens on the host, by netlink", func(*world) error { return diagnosed(loopPort) }),
