@@ -51,7 +51,7 @@ The sandbox is not trusted: nothing is written outside of DST, links out of what
 copied are left out (-a keeps them and writes through none), and devices and pipes
 always are; the first five are named.`,
 		Example: `  kitbox cp notes.txt t:
-  kitbox cp t:/work/result ./out
+  kitbox cp t:/data/result ./out
   kitbox cp t:/etc/. ./etc
   kitbox cp t:/work - | tar t`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -13,6 +13,9 @@ import (
 	"testing"
 )
 
+// inside is the working directory of the image.
+const inside = "/work"
+
 func sum(t *testing.T, p string) string {
 	t.Helper()
 	b, err := os.ReadFile(p)
@@ -39,13 +42,13 @@ func TestFilesAreCopiedBothWays(t *testing.T) {
 	}
 	// A file: into a directory, under a new name, over another.
 	ok(t, "cp", big, "cp:")
-	ok(t, "cp", filepath.Join(dir, "small"), "cp:/work/renamed")
+	ok(t, "cp", filepath.Join(dir, "small"), "cp:"+inside+"/renamed")
 	ok(t, "cp", filepath.Join(dir, "small"), "cp:renamed")
 	if o := sh(t, "cp", "", "sha256sum big; stat -c '%u %a' big renamed; cat renamed"); o.Stdout != sum(t, big)+"  big\n1000 640\n1000 644\ntext\n" {
 		t.Errorf("inside: %+v", o)
 	}
 	back := filepath.Join(dir, "back")
-	ok(t, "cp", "cp:/work/big", back)
+	ok(t, "cp", "cp:"+inside+"/big", back)
 	if sum(t, back) != sum(t, big) || ownerOf(t, back) != 0 {
 		t.Error("what came back is another file")
 	}
@@ -71,7 +74,7 @@ func TestFilesAreCopiedBothWays(t *testing.T) {
 		}
 	}
 	// Streams.
-	o := kitbox(t, "cp", "cp:/work/new", "-")
+	o := kitbox(t, "cp", "cp:"+inside+"/new", "-")
 	names := ""
 	for tr := tar.NewReader(strings.NewReader(o.Stdout)); ; {
 		h, err := tr.Next()
@@ -108,7 +111,7 @@ func TestFilesAreCopiedBothWays(t *testing.T) {
 		}
 	}
 	ok(t, "stop", "cp")
-	if o := kitbox(t, "cp", "cp:/work/big", "-"); o.Code == 0 || !strings.Contains(o.Stderr, "stopped") {
+	if o := kitbox(t, "cp", "cp:"+inside+"/big", "-"); o.Code == 0 || !strings.Contains(o.Stderr, "stopped") {
 		t.Errorf("of a stopped one: %+v", o)
 	}
 }

@@ -1,5 +1,5 @@
 // Package dockerauth presents the host's logins for image registries in the
-// requests of one sandbox. Inside there is a placeholder in the place of the login,
+// requests of one sandbox. Inside there is a stand-in in the place of the login,
 // and of every token that the login is exchanged for; what they stand for is put in
 // here, for the registry itself and for the token service that its challenge names.
 //
@@ -56,7 +56,7 @@ type Presenter struct {
 
 	mu       sync.Mutex
 	services map[place]*service // guarded by mu; token services that registries have named
-	tokens   map[string]*token  // guarded by mu; by placeholder
+	tokens   map[string]*token  // guarded by mu; by stand-in
 }
 
 var (
@@ -169,7 +169,7 @@ func (p *Presenter) Grants(_ plan.Phase, name string) bool {
 }
 
 // Present implements [proxy.Presenter]: what a registry is sent in the place of a
-// placeholder for a token.
+// stand-in for a token.
 func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
 	g := p.at(host, port)
 	if g == nil || len(h["Authorization"]) != 1 {
@@ -188,7 +188,7 @@ func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port u
 	return []string{g.name()}, ""
 }
 
-// stands reports whether the payload of a Basic header holds g's placeholder.
+// stands reports whether the payload of a Basic header holds g's stand-in.
 func (g *grant) stands(payload string) bool {
 	if len(payload) > 4096 {
 		return false
@@ -221,7 +221,7 @@ func (l Login) basic() string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(l.Username+":"+string(l.Password.Expose())))
 }
 
-// keep makes a placeholder for a token.
+// keep makes a stand-in for a token.
 func (p *Presenter) keep(t *token) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +243,7 @@ func (p *Presenter) keep(t *token) string {
 	return name
 }
 
-// redeem returns what a placeholder for one of g's tokens stands for.
+// redeem returns what a stand-in for one of g's tokens stands for.
 func (p *Presenter) redeem(name string, g *grant, refresh bool) (secret.Value, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -218,7 +218,7 @@ func TestALoginIsExchangedAndNothingOfItIsShown(t *testing.T) {
 		t.Errorf("refresh: %d, it saw %s", code, h.last())
 	}
 
-	// Another path of that host, another login's placeholder and a login of
+	// Another path of that host, another login's stand-in and a login of
 	// the sandbox's own are its own affair.
 	for _, tt := range [][4]string{{"GET", "/other", login, ""}, {"GET", "/token", "Basic " + b64("kitbox:kitbox-login-2"), ""}, {"GET", "/token", "Basic " + b64("me:mine"), ""},
 		{"POST", "/token", "", "grant_type=password&password=mine"}, {"POST", "/token", "", "grant_type=refresh_token&refresh_token=" + tokens.Token}, {"PUT", "/token", login, ""}} {

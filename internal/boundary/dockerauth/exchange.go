@@ -29,14 +29,14 @@ const (
 	// (the distribution registry's token specification).
 	lasting = 60 * time.Second
 
-	// grace is how much longer a placeholder is known than its token is said to
+	// grace is how much longer a stand-in is known than its token is said to
 	// be good: the registry decides, and clocks differ.
 	grace = time.Minute
 )
 
 // Take implements [proxy.Presenter]. It answers a request for a token that shows a
-// placeholder: the token service is shown what that stands for, and the client
-// gets placeholders for the tokens. A registry that asks for a password gets it in
+// stand-in: the token service is shown what that stands for, and the client
+// gets stand-ins for the tokens. A registry that asks for a password gets it in
 // the requests of its protocol, and nowhere else: another path could issue a token.
 // All others pass as they are.
 func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
@@ -75,7 +75,7 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 	return true
 }
 
-// basic puts the login into a request that shows its placeholder to a registry
+// basic puts the login into a request that shows its stand-in to a registry
 // which asks for it.
 func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send intercept.Send) {
 	g := p.at(at.host, at.port)
@@ -145,7 +145,7 @@ type exchange struct {
 	refresh secret.Value // what the form's refresh token stands for
 }
 
-// read finds the placeholder that r shows; without one, r is as it was and the
+// read finds the stand-in that r shows; without one, r is as it was and the
 // exchange nil.
 func (p *Presenter) read(r *http.Request, grants []*grant) (*exchange, error) {
 	shown := func(password string) *grant {
@@ -312,7 +312,7 @@ func cloneForm(f url.Values) url.Values {
 	return out
 }
 
-// replace puts placeholders in the place of the tokens of an answer. What it does
+// replace puts stand-ins in the place of the tokens of an answer. What it does
 // not know of is left out: it could be a token too.
 func (p *Presenter) replace(g *grant, body []byte) ([]byte, error) {
 	var in struct {

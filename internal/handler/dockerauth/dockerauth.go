@@ -1,5 +1,5 @@
 // Package dockerauth is this host's answer to docker-auth@1: a Docker configuration
-// inside with a placeholder for each login, which the boundary presents
+// inside with a stand-in for each login, which the boundary presents
 // (internal/boundary/dockerauth). The grammar is in capability/dockerauth.
 package dockerauth
 
