@@ -27,6 +27,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/time/rate"
 
+	"github.com/kitbox-dev/kitbox/internal/handover"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 )
 
@@ -55,7 +56,7 @@ type Server struct {
 	log    func(Access)
 	leaf   func() (*tls.Certificate, error)
 	http   *http.Server
-	conns  queue
+	conns  *handover.Listener
 	over   sync.WaitGroup
 	naming *rate.Limiter
 
@@ -102,7 +103,7 @@ type Access struct {
 // New returns a server. End it with Close.
 func New(o Options) *Server {
 	s := &Server{images: o.Images, owner: o.Owner, quota: o.Quota, log: o.Log, leaf: o.Leaf,
-		conns: queue{c: make(chan net.Conn), done: make(chan struct{})}, naming: rate.NewLimiter(tagsASecond, tagsASecond),
+		conns: handover.New(), naming: rate.NewLimiter(tagsASecond, tagsASecond),
 		uploads: map[string]*upload{}, sent: map[digest.Digest]bool{}, loose: map[looseKey]bool{}, known: map[digest.Digest]*closure{}}
 	if s.quota == 0 {
 		s.quota = DefaultQuota
@@ -112,7 +113,7 @@ func New(o Options) *Server {
 	}
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeaders,
 		DisableGeneralOptionsHandler: true, ErrorLog: log.New(io.Discard, "", 0)} // what clients do wrong is theirs to see
-	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
+	s.over.Go(func() { _ = s.http.Serve(s.conns) })
 	return s
 }
 
@@ -127,7 +128,7 @@ func (s *Server) Take(c net.Conn, secure bool) {
 				return s.leaf()
 			}})
 	}
-	if !s.conns.put(c) {
+	if !s.conns.Put(c) {
 		c.Close()
 	}
 }
@@ -245,38 +246,3 @@ func parseDigest(s string) (digest.Digest, error) {
 	}
 	return d, nil
 }
-
-// A queue is a listener of connections that are put into it.
-type queue struct {
-	c    chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func (q *queue) put(c net.Conn) bool {
-	select {
-	case q.c <- c:
-		return true
-	case <-q.done:
-		return false
-	}
-}
-
-// Accept implements [net.Listener].
-func (q *queue) Accept() (net.Conn, error) {
-	select {
-	case c := <-q.c:
-		return c, nil
-	case <-q.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements [net.Listener].
-func (q *queue) Close() error {
-	q.once.Do(func() { close(q.done) })
-	return nil
-}
-
-// Addr implements [net.Listener].
-func (q *queue) Addr() net.Addr { return &net.UnixAddr{} }

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/handover"
 )
 
 // How long one client may take. Tests have less time.
@@ -108,7 +109,7 @@ type Server struct {
 	leaf  func(host string) (*tls.Certificate, error)
 	roots *x509.CertPool
 	http  *http.Server
-	conns queue
+	conns *handover.Listener
 	tls   tls.ClientSessionCache
 	bufs  buffers
 	over  sync.WaitGroup
@@ -117,7 +118,7 @@ type Server struct {
 // New returns a server that shows clients what leaf returns for a host, and
 // accepts of hosts what roots have signed; nil roots are the system's.
 func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool) *Server {
-	s := &Server{leaf: leaf, roots: roots, conns: queue{c: make(chan net.Conn), done: make(chan struct{})}, tls: tls.NewLRUClientSessionCache(128)}
+	s := &Server{leaf: leaf, roots: roots, conns: handover.New(), tls: tls.NewLRUClientSessionCache(128)}
 	s.http = &http.Server{
 		Handler:                      http.HandlerFunc(s.handle),
 		ReadHeaderTimeout:            headerTime,
@@ -130,7 +131,7 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 	}
-	s.over.Go(func() { _ = s.http.Serve(&s.conns) })
+	s.over.Go(func() { _ = s.http.Serve(s.conns) })
 	return s
 }
 
@@ -294,7 +295,7 @@ func (s *Server) Serve(ctx context.Context, sess *Session) {
 	sess.Client.SetReadDeadline(time.Time{})
 	s.prepare(st, http2)
 	defer st.transport.CloseIdleConnections()
-	if !s.conns.put(conn) {
+	if !s.conns.Put(conn) {
 		return
 	}
 	<-w.gone
@@ -443,38 +444,3 @@ func (b *buffers) Get() []byte {
 }
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
-
-// A queue is a listener of connections that are put into it.
-type queue struct {
-	c    chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func (q *queue) put(c net.Conn) bool {
-	select {
-	case q.c <- c:
-		return true
-	case <-q.done:
-		return false
-	}
-}
-
-// Accept implements [net.Listener].
-func (q *queue) Accept() (net.Conn, error) {
-	select {
-	case c := <-q.c:
-		return c, nil
-	case <-q.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements [net.Listener].
-func (q *queue) Close() error {
-	q.once.Do(func() { close(q.done) })
-	return nil
-}
-
-// Addr implements [net.Listener].
-func (q *queue) Addr() net.Addr { return &net.TCPAddr{} }
