@@ -237,7 +237,7 @@ func serveEnv(env []string) []string {
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
 		switch strings.ToUpper(name) {
-		case "PATH", "HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR":
+		case "PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR":
 			keep = append(keep, e)
 		}
 	}
