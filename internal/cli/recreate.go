@@ -54,12 +54,15 @@ func (e *Env) recreate() *cobra.Command {
 		approve, privileged, quiet bool
 		when                       string
 		passthrough                bool
+		lock                       locking
 	)
 	cmd := &cobra.Command{
 		Use:   "recreate [options] NAME [KIT]",
 		Short: "Give a sandbox a fresh file system, keeping its volumes",
 		Long: `Composes the sandbox's Kits again, as they are now, and gives it a fresh file
-system; with KIT, those Kits instead. Volumes, host mounts, published ports and
+system; with KIT, those Kits instead. One that was made of a lock is made of exactly
+what the lock says again; --lock takes another, such as one that update renewed, and
+KIT leaves the lock. Volumes, host mounts, published ports and
 the workspace stay. Install hooks run once in the life of a sandbox: not again, nor
 those of Kits that are new to it; what they wrote outside volumes is gone.
 
@@ -67,7 +70,8 @@ It is refused before anything changes when a volume is asked for on other terms
 than the one that is kept (status 2), and when the Kits ask for more than was
 granted (status 3, with what is new), unless --approve is given.`,
 		Example: `  kitbox recreate t
-  kitbox recreate t ./examples/hello --kit ./examples/tool --approve`,
+  kitbox recreate t ./examples/hello --kit ./examples/tool --approve
+  kitbox update && kitbox recreate --locked t`,
 		ValidArgsFunction: e.names,
 		RunE: func(cmd *cobra.Command, rest []string) error {
 			if len(rest) < 1 || len(rest) > 2 {
@@ -84,6 +88,14 @@ granted (status 3, with what is new), unless --approve is given.`,
 				o.Kits = append([]string{rest[1]}, kits...)
 			}
 			var err error
+			if o.Lock, err = lock.read(cmd); err != nil {
+				return err
+			}
+			if o.Lock != nil {
+				for i, ref := range o.Kits {
+					o.Kits[i], _ = spelled(o.Lock, ref)
+				}
+			}
 			if o.Args, err = pairs(cmd, "--arg", args); err != nil {
 				return err
 			}
@@ -107,6 +119,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			return err
 		},
 	}
+	lock.flags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&kits, "kit", nil, "add another Kit to KIT (repeatable)")
 	f.StringArrayVar(&args, "arg", nil, "`N=VALUE` for the arg N (repeatable)")
