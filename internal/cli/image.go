@@ -33,10 +33,10 @@ are not read. Without --platform it is made for all platforms that its Kits have
 in common.
 
 A Kit of which nothing has changed is found by the hash of its sources, and no
-builder is started for it; --pull always, the default, also asks whether the images of
-registries that its recipe builds on have moved. Otherwise the private builder builds it, which starts
-when it is needed, ends when it has been idle for five minutes and keeps its cache
-below 10 GiB; kit-builder status, stop and prune manage it.
+builder is started for it; --pull always, the default, also asks whether the images
+of registries that its recipe builds on have moved. Otherwise the private builder
+builds it, which starts when it is needed, ends when it has been idle for five
+minutes and keeps its cache below 10 GiB; kit-builder status, stop and prune manage it.
 
 Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 		Example: `  kitbox build ./examples/hello
