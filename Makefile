@@ -58,6 +58,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 10s) each
 
 bench: build ## Run the benchmarks against their peers and write bench/README.md
 	@scripts/deps --for bench
+	@scripts/tools
 	$(GO) build -o $(BIN)/bench ./bench
 	$(BIN)/bench -programs $(BIN) -write bench/README.md $(BENCHFLAGS)
 
