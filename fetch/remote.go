@@ -358,7 +358,13 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 	var op *net.OpError
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
+	case errors.Is(err, context.Canceled), strings.HasPrefix(err.Error(), "kit "):
+		return err
+	case errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
+		// As it is, but for whose it is.
+		if !strings.Contains(err.Error(), ref) {
+			return fmt.Errorf("kit %s: %w", ref, err)
+		}
 		return err
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
 		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s': %w", ref, r.Registry, r.Registry, kiterr.ErrNotFound)
@@ -373,8 +379,6 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 			return fmt.Errorf("kit %s: registry %s cannot be reached: %v: %w", ref, r.Registry, cause, kiterr.ErrNotFound)
 		}
 		return fmt.Errorf("kit %s: %w %sregistry %s cannot be reached: %v", ref, kiterr.ErrNotFound, and, r.Registry, cause)
-	case strings.HasPrefix(err.Error(), "kit "):
-		return err
 	}
 	return fmt.Errorf("kit %s: %w", ref, err)
 }
