@@ -189,8 +189,23 @@ func (k *kit) finish() ([]byte, error) {
 	if err != nil {
 		return nil, k.fault("", "the published descriptor: "+err.Error(), "", "")
 	}
-	if _, err := spec.DecodePublished(b); err != nil {
-		return nil, k.fault("", "after expansion: "+oneLine(err), "", "")
+	doc, ds := spec.Decode(b, spec.Options{Form: capability.Published})
+	if doc != nil {
+		ds = append(ds, doc.Validate()...)
+	}
+	for _, d := range ds {
+		if d.Severity != spec.Error {
+			continue
+		}
+		// Expanding moves no entry, so that paths are the author's.
+		at, message := k.doc.Place(spec.Diagnostic{Path: d.Path}), d.Message
+		if d.Path != "" {
+			message = d.Path + ": " + message
+		}
+		if d.Statement != "" {
+			message += " [" + d.Statement + "]"
+		}
+		return nil, k.faultAt(at.Line, "as it would be published: "+message, "")
 	}
 	return b, nil
 }
