@@ -505,7 +505,11 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		},
 		"no registry": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM 127.0.0.1:1/nothing:1\nCMD [\"sh\"]\n"},
-			file:  "hello.dockerfile", line: 1, has: []string{"127.0.0.1:1/nothing:1", "connection refused"}, err: kiterr.ErrNotFound,
+			file:  "hello.dockerfile", line: 1, has: []string{"127.0.0.1:1/nothing:1", "connection refused", "kitbox base create"}, err: kiterr.ErrNotFound,
+		},
+		"a file that is not there": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nCOPY nothere /x\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 2, has: []string{"there is no /nothere where this copies from", ".dockerignore"}, not: []string{"checksum", "cache key"},
 		},
 		"unknown key": {
 			files: map[string]string{"hello.yaml": workload + "entrypoint: [sh]\n", "hello.dockerfile": recipe},

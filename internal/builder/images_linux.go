@@ -82,12 +82,17 @@ func (p *provider) failure(im frontend.Image, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return &baseError{fmt.Sprintf("image %s: %s", im.Ref, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "kit "), im.Ref+": ")), err}
+	e := &baseError{text: fmt.Sprintf("image %s: %s", im.Ref, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "kit "), im.Ref+": ")), cause: err}
+	if errors.Is(err, kiterr.ErrNotFound) && p.r.Pull != fetch.Never {
+		e.next = fmt.Sprintf("check its name and the registry, or start from %s/base:1 (kitbox base create)", LocalDomain)
+	}
+	return e
 }
 
 // A baseError is about an image that a recipe needs.
 type baseError struct {
 	text  string
+	next  string // what to do about it; may be empty
 	cause error
 }
 
@@ -109,13 +114,13 @@ func has(ctx context.Context, dir string, d digest.Digest, im frontend.Image) er
 	got, err := images.Image(ctx, desc, im.Platform)
 	switch {
 	case errors.Is(err, kiterr.ErrNotFound) && layout.IsIndex(desc.MediaType):
-		return &baseError{fmt.Sprintf("image %s has nothing for %s: %v", im.Ref, want, err), kiterr.ErrNotFound}
+		return &baseError{text: fmt.Sprintf("image %s has nothing for %s: %v", im.Ref, want, err), cause: kiterr.ErrNotFound}
 	case err != nil:
 		return err
 	}
 	if c := got.Config; c.OS != "" && c.Architecture != "" && (c.OS != im.Platform.OS || c.Architecture != im.Platform.Architecture) {
-		return &baseError{fmt.Sprintf("image %s is for %s, and %s is needed: name one that has it, or build for %s only",
-			im.Ref, layout.PlatformName(ocispec.Platform{OS: c.OS, Architecture: c.Architecture}), want, layout.PlatformName(c.Platform)), kiterr.ErrRefused}
+		have := layout.PlatformName(ocispec.Platform{OS: c.OS, Architecture: c.Architecture})
+		return &baseError{text: fmt.Sprintf("image %s is for %s, and %s is needed", im.Ref, have, want), next: "name one that has it, or build for " + have + " alone", cause: kiterr.ErrRefused}
 	}
 	return nil
 }

@@ -55,12 +55,12 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	stem := authoring.Stem(s.File)
 	for i, k := range own.Kits {
 		if key(s.Name) != "" && key(k.Ref) == key(s.Name) {
-			return none, fmt.Errorf("kits[%d]: the set lists itself, %s: %w", i, k.Ref, kiterr.ErrRefused)
+			return none, fmt.Errorf("%s: kits[%d]: the set lists itself, %s: %w", filepath.Join(s.Dir, s.File), i, k.Ref, kiterr.ErrRefused)
 		}
 	}
 	members, err := fetchMembers(ctx, f, own.Kits)
 	if err != nil {
-		return none, err
+		return none, fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.File), err)
 	}
 	if err := acyclic(s.Name, members); err != nil {
 		return none, fmt.Errorf("set %s: %w", stem, err)
