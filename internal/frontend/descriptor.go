@@ -34,7 +34,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 	}
 	k.doc, k.findings = doc, ds
 	if doc.Kind == spec.KindSet || len(doc.Kits) > 0 {
-		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "build the Kits it lists one by one", "")
+		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "kitbox build assembles it: kitbox build --push -t REF DIR", "")
 	}
 
 	named := ""

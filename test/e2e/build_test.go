@@ -106,3 +106,56 @@ func TestABaseOfARegistryIsLookedUpAsKitsAre(t *testing.T) {
 		}
 	}
 }
+
+// TestALoginKeptForARegistry is presented to that registry, for Kits and for bases,
+// and to nobody else.
+func TestALoginKeptForARegistry(t *testing.T) {
+	host := validatingBehind(t, "me", "s3cr:et")
+	p := newPrivate(t)
+	in := func(stdin string, args ...string) outcome {
+		t.Helper()
+		cmd := command(t.Context(), "kitbox", args...)
+		cmd.Env = append(cmd.Env, "KITBOX_HOME="+p.home)
+		cmd.Stdin = strings.NewReader(stdin)
+		return finish(t, cmd)
+	}
+	dir := piece(t)
+	ref := host + "/kits/piece:1"
+	if o := in("", "build", "-q", "-t", ref, "--push", dir); o.Code != 1 || !strings.Contains(o.Stderr, "kitbox secret set --registry "+host) {
+		t.Errorf("without a login: %+v", o)
+	}
+	if o := in("me", "secret", "set", "--registry", host); o.Code == 0 || !strings.Contains(o.Stderr, "USER:PASSWORD") {
+		t.Errorf("half a login: %+v", o)
+	}
+	if o := in("", "secret", "set", "--registry", host, "--command", "echo me:x", "--approve"); o.Code == 0 || !strings.Contains(o.Stderr, "credential helper") {
+		t.Errorf("a command: %+v", o)
+	}
+	if o := in("me:s3cr:et\n", "secret", "set", "--registry", host); o.Code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	if o := in("", "secret", "ls"); !strings.Contains(o.Stdout, "registry "+host) || strings.Contains(o.Stdout, "s3cr") {
+		t.Errorf("%+v", o)
+	}
+	if o := in("", "build", "-q", "-t", ref, "--push", dir); o.Code != 0 {
+		t.Errorf("with it: %+v", o)
+	}
+	base := write(t, map[string]string{"kit.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [m@1]\n", "kit.dockerfile": "FROM scratch\nCOPY --from=" + ref + " /piece.txt /opt/piece.txt\n"})
+	if o := in("", "build", "-q", base); o.Code != 0 {
+		t.Errorf("as a base: %+v", o)
+	}
+	if o := in("", "pull", "-q", ref); o.Code != 0 {
+		t.Errorf("pull: %+v", o)
+	}
+	// A Kit that asks for the service of that name is not given it.
+	thief := kit(t, "  - type: com.docker.sandbox/network-policy@1\n    config: {runtime: {allow: [thief.example]}}\n"+
+		"  - type: com.docker.sandbox/credential@1\n    config: {service: registry, phase: runtime, apiKey: {name: TOKEN, inject: [{domain: thief.example, header: X-Token}]}}\n")
+	if o := in("", "plan", thief); o.Code != 2 || !strings.Contains(o.Stderr, "registry") {
+		t.Errorf("a Kit asks for it: %+v", o)
+	}
+	if o := in("", "secret", "rm", "--registry", host); o.Code != 0 {
+		t.Errorf("rm: %+v", o)
+	}
+	if o := in("", "pull", "-q", ref); o.Code == 0 {
+		t.Errorf("afterwards: %+v", o)
+	}
+}
