@@ -3,6 +3,8 @@ package archtest
 // Rows is the law, from the ground up.
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
+	{Pkg: "internal/child", Why: "starting a process knows no reason to", Only: []string{}},
+	{Pkg: "internal/ownthread", Why: "a thread of one's own stands on nothing", Only: []string{}},
 	{Pkg: "internal/secret", Why: "a value that cannot be printed stands on nothing", Only: []string{}},
 	{Pkg: "internal/guest/protocol", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
 	{Pkg: "internal/guest/seccomp", Why: "the guest links it, so it stands on the standard library", Only: []string{}},
@@ -141,7 +143,7 @@ var Rows = []Row{
 		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
-	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish"}},
+	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish", "internal/child"}},
 	{Pkg: "internal/oversight", Why: "the operator's say over sandboxes is had from outside, and no sandbox is made by it",
 		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/boundary/egress", "internal/boundary/rulebook", "internal/display", "internal/keeper/link"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
