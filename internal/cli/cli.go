@@ -113,6 +113,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		&cobra.Group{ID: groupAuthor, Title: "Writing Kits:"},
 		&cobra.Group{ID: groupImages, Title: "Images and this machine:"},
 	)
+	root.CompletionOptions.DisableDefaultCmd = len(list) < len(commands) // it is not called
 	root.SetHelpCommandGroupID(groupImages)
 	root.SetCompletionCommandGroupID(groupImages)
 	root.PersistentFlags().Bool("no-input", false, "never ask anything; fail and say what to do instead")

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -90,12 +91,20 @@ var commands = []command{
 	{[]string{"version"}, groupImages, machinecmd.Version},
 }
 
-// called are the commands that are needed to carry args out: the one that is called
-// when it is one of those that programs call again and again, else all.
+// called are the commands that are needed to carry args out: the one that they name,
+// and all of them for what is about all, such as help, completion and a name that
+// does not exist. Making all takes longer than some commands.
 func called(args []string) []command {
-	if len(args) == 0 || args[0] != "exec" && args[0] != "run" {
-		return commands
+	for _, a := range args {
+		if a == "--no-input" || strings.HasPrefix(a, "--no-input=") {
+			continue // the one option that may stand before a command
+		}
+		for i, c := range commands {
+			if slices.Contains(c.names, a) {
+				return commands[i : i+1]
+			}
+		}
+		break
 	}
-	i := slices.IndexFunc(commands, func(c command) bool { return slices.Contains(c.names, args[0]) })
-	return commands[i : i+1]
+	return commands
 }
