@@ -106,9 +106,3 @@ var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 func JSONVar(cmd *cobra.Command, v *bool) {
 	cmd.Flags().BoolVar(v, "json", false, "print one JSON document")
 }
-
-// Repeated adds an option that can be given several times, and collects its values in
-// v. shorthand may be empty.
-func Repeated(cmd *cobra.Command, v *[]string, name, shorthand, usage string) {
-	cmd.Flags().StringArrayVarP(v, name, shorthand, nil, usage)
-}
