@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/option"
 )
 
 // Lookup returns the published descriptor that a reference to an image stands
@@ -82,7 +84,7 @@ func printable(s string) string {
 
 // argFlag adds --arg.
 func argFlag(cmd *cobra.Command, v *[]string) {
-	cmd.Flags().StringArrayVar(v, "arg", nil, "`NAME=VALUE` for the arg NAME (repeatable)")
+	option.Repeated(cmd, v, "arg", "", "`NAME=VALUE` for the arg NAME (repeatable)")
 }
 
 func pairs(cmd *cobra.Command, list []string) (map[string]string, error) {
