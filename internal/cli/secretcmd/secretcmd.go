@@ -48,7 +48,7 @@ type whose struct{ sandbox, kit string }
 func (w *whose) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.sandbox, "sandbox", "", "only for the sandbox `NAME`, which need not exist yet; it goes when that is removed")
 	cmd.Flags().StringVar(&w.kit, "kit", "", "only for the Kit `REF`, whatever its version")
-	cmd.MarkFlagsMutuallyExclusive("sandbox", "kit")
+	option.Exclusive(cmd, "sandbox", "kit")
 }
 
 func (w *whose) of(service string) sandbox.SecretRef {
@@ -135,7 +135,7 @@ expiresAt and scopes, in this spelling or that of OAuth (access_token).`,
 	cmd.Flags().StringVar(&command, "command", "", "run `COMMAND` with sh whenever a token is needed")
 	cmd.Flags().BoolVar(&approve, "approve", false, "let the command of --command run on this host")
 	cmd.Flags().BoolVar(&oauth, "oauth", false, "the secret is a JSON document with tokens")
-	cmd.MarkFlagsMutuallyExclusive("file", "env", "command")
+	option.Exclusive(cmd, "file", "env", "command")
 	return cmd
 }
 
