@@ -3,15 +3,13 @@ package policycmd
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"sync"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
-	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -136,14 +134,12 @@ nothing allows any more are cut before the command returns.`,
 	return cmd
 }
 
-// ruleNumber is how a fault of a rule names it, which the operator has just typed.
-var ruleNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(refused: )?egress rule \d+ of operator: `) })
-
 // mistaken makes of the refusal of a rule that stands in the arguments what it is
 // there: a mistake in them.
 func mistaken(cmd *cobra.Command, err error) error {
-	if err == nil || !errors.Is(err, kiterr.ErrRefused) || !ruleNumber().MatchString(err.Error()) {
+	var r *sandbox.RuleError
+	if !errors.As(err, &r) {
 		return err
 	}
-	return argument.Mistake(cmd, "%s", output.WithoutFamily(ruleNumber().ReplaceAllString(err.Error(), "")))
+	return argument.Mistake(cmd, "%s", strings.Join(r.Faults, "; "))
 }
