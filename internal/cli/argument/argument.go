@@ -6,9 +6,7 @@ package argument
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -75,9 +73,6 @@ func None(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
-
-// SandboxName matches what a sandbox can be called, but for its length.
-var SandboxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`) })
 
 // Two takes exactly two arguments, named first and second in the message.
 func Two(first, second string) cobra.PositionalArgs {
