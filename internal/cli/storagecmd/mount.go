@@ -24,7 +24,7 @@ func Mount(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount ls
   kitbox mount read 0123456789abcdef notes.txt
   kitbox mount rm 0123456789abcdef`,
-		Args: argument.None,
+		Args: argument.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(mountList(e), mountRead(e), mountRemove(e))

@@ -22,11 +22,12 @@ func Volume(e *world.Env) *cobra.Command {
 		Use:   "volume",
 		Short: "List, inspect and remove the volumes that sandboxes keep",
 		Long: `Volumes belong to the name of a sandbox and outlive it: a later sandbox of that
-name has them again. Only "volume rm" deletes one.`,
+name has them again. Only "volume rm" deletes one, and a "run --rm" without --name
+those under the name that it made up.`,
 		Example: `  kitbox volume ls
   kitbox volume inspect t /data
   kitbox volume rm t /data`,
-		Args: argument.None,
+		Args: argument.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(volumeList(e), volumeInspect(e), volumeRemove(e))
