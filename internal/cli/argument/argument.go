@@ -26,6 +26,14 @@ func Group(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// Holder makes cmd one that only holds others.
+func Holder(cmd *cobra.Command, others ...*cobra.Command) *cobra.Command {
+	cmd.Args = Group
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(others...)
+	return cmd
+}
+
 // Unknown is the mistake of a command name that cmd does not have, with those that are
 // near.
 func Unknown(cmd *cobra.Command, name string) error {

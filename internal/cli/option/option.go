@@ -128,3 +128,8 @@ func Exclusive(cmd *cobra.Command, names ...string) {
 		return nil
 	}
 }
+
+// QuietVar adds --quiet, which means what usage says.
+func QuietVar(cmd *cobra.Command, v *bool, usage string) {
+	cmd.Flags().BoolVarP(v, "quiet", "q", false, usage)
+}

@@ -37,6 +37,16 @@ func (r *ruling) phases(cmd *cobra.Command) ([]string, error) {
 	return nil, argument.Mistake(cmd, "--phase %q is neither install, runtime nor both", r.phase)
 }
 
+// open returns the phases that --phase names, and who keeps the rules.
+func (r *ruling) open(cmd *cobra.Command, e *world.Env) ([]string, sandbox.Overseer, error) {
+	phases, err := r.phases(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := sandbox.PolicyOf(e.Runtime)
+	return phases, o, err
+}
+
 func policyAllow(e *world.Env) *cobra.Command {
 	return policyAdd(e, "allow", true, "runtime", "Let sandboxes reach hosts", `Adds rules that allow what each PATTERN matches: a host, host:port, *.domain for
 one label, ** for every name, an address or a range of addresses. Nothing that a
@@ -66,11 +76,7 @@ func policyAdd(e *world.Env, name string, allow bool, phase, short, long, exampl
 		Example: example,
 		Args:    argument.AtLeastOne("PATTERN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			phases, err := r.phases(cmd)
-			if err != nil {
-				return err
-			}
-			o, err := sandbox.PolicyOf(e.Runtime)
+			phases, o, err := r.open(cmd, e)
 			if err != nil {
 				return err
 			}
@@ -107,11 +113,7 @@ nothing allows any more are cut before the command returns.`,
   kitbox policy rm --sandbox t '**'`,
 		Args: argument.AtLeastOne("PATTERN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			phases, err := r.phases(cmd)
-			if err != nil {
-				return err
-			}
-			o, err := sandbox.PolicyOf(e.Runtime)
+			phases, o, err := r.open(cmd, e)
 			if err != nil {
 				return err
 			}

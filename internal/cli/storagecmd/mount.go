@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -18,17 +17,13 @@ import (
 
 // Mount makes "kitbox mount".
 func Mount(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "mount",
 		Short: "List, read and remove the directories that sandboxes of a Kit share",
 		Example: `  kitbox mount ls
   kitbox mount read 0123456789abcdef notes.txt
   kitbox mount rm 0123456789abcdef`,
-		Args: argument.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(mountList(e), mountRead(e), mountRemove(e))
-	return cmd
+	}, mountList(e), mountRead(e), mountRemove(e))
 }
 
 func mounter(e *world.Env) (sandbox.HostMounter, error) {
@@ -58,8 +53,7 @@ func mountList(e *world.Env) *cobra.Command {
 			if asJSON {
 				return output.JSON(e.Stdout, mounts)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "HANDLE\tPATH\tKIT\tUSED BY")
+			w := output.Table(e.Stdout, "HANDLE", "PATH", "KIT", "USED BY")
 			for _, m := range mounts {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.Handle, output.Printable(m.Path), output.Printable(m.Identity), strings.Join(m.Sandboxes, ", "))
 			}

@@ -4,7 +4,6 @@ package storagecmd
 import (
 	"fmt"
 	"path"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +17,7 @@ import (
 
 // Volume makes "kitbox volume".
 func Volume(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "volume",
 		Short: "List, inspect and remove the volumes that sandboxes keep",
 		Long: `Volumes belong to the name of a sandbox and outlive it: a later sandbox of that
@@ -27,11 +26,7 @@ those under the name that it made up.`,
 		Example: `  kitbox volume ls
   kitbox volume inspect t /data
   kitbox volume rm t /data`,
-		Args: argument.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(volumeList(e), volumeInspect(e), volumeRemove(e))
-	return cmd
+	}, volumeList(e), volumeInspect(e), volumeRemove(e))
 }
 
 func volumeKeeper(e *world.Env) (sandbox.VolumeKeeper, error) {
@@ -69,8 +64,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 			if asJSON {
 				return output.JSON(e.Stdout, volumes)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "SANDBOX\tPATH\tSIZE\tUSED\tMOUNTED")
+			w := output.Table(e.Stdout, "SANDBOX", "PATH", "SIZE", "USED", "MOUNTED")
 			for _, v := range volumes {
 				size := "-"
 				if v.SizeBytes != nil {
