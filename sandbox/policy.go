@@ -98,10 +98,7 @@ type PolicyVerdict struct {
 // PolicyOf returns the overseer of r. A runtime without one answers
 // [kiterr.ErrUnsupported].
 func PolicyOf(r Runtime) (Overseer, error) {
-	if o, ok := r.(Overseer); ok {
-		return o, nil
-	}
-	return nil, fmt.Errorf("operator rules with %T: %w", r, kiterr.ErrUnsupported)
+	return able[Overseer](r, "operator rules")
 }
 
 // A ConsentError lists what Kits ask for and the operator, who wants nothing to

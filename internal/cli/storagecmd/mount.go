@@ -11,7 +11,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
 	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
-	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -26,14 +25,6 @@ func Mount(e *world.Env) *cobra.Command {
 	}, mountList(e), mountRead(e), mountRemove(e))
 }
 
-func mounter(e *world.Env) (sandbox.HostMounter, error) {
-	m, ok := e.Runtime.(sandbox.HostMounter)
-	if !ok {
-		return nil, fmt.Errorf("host mounts: %w", kiterr.ErrUnsupported)
-	}
-	return m, nil
-}
-
 func mountList(e *world.Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -42,7 +33,7 @@ func mountList(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount ls --json | jq -r '.[].dir'`,
 		Args:    argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -71,7 +62,7 @@ func mountRead(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount read 0123456789abcdef cache/index`,
 		Args:    argument.Two("HANDLE", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -93,7 +84,7 @@ func mountRemove(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount rm 0123456789abcdef`,
 		Args:    argument.One("HANDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}

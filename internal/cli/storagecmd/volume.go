@@ -29,14 +29,6 @@ those under the name that it made up.`,
 	}, volumeList(e), volumeInspect(e), volumeRemove(e))
 }
 
-func volumeKeeper(e *world.Env) (sandbox.VolumeKeeper, error) {
-	k, ok := e.Runtime.(sandbox.VolumeKeeper)
-	if !ok {
-		return nil, fmt.Errorf("volumes: %w", kiterr.ErrUnsupported)
-	}
-	return k, nil
-}
-
 func volumeList(e *world.Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -49,7 +41,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 		Args:              argument.AtMostOne("NAME"),
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -96,7 +88,7 @@ func volumeInspect(e *world.Env) *cobra.Command {
 		Args:              argument.Two("NAME", "PATH"),
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -129,7 +121,7 @@ mounts, running or stopped, is not deleted. Deleting what is not there succeeds.
 		},
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}
