@@ -12,10 +12,8 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -204,9 +202,8 @@ func (e *Engine) Open(_ context.Context, name string) (sandbox.Sandbox, error) {
 }
 
 func (e *Engine) openName(name string) (*box, error) {
-	if err := state.ValidName(name); err != nil {
-		// A mistake of the caller's, which no Kit has a part in.
-		return nil, errors.New(strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
+	if err := sandbox.CheckName(name); err != nil {
+		return nil, err
 	}
 	if !e.exists() {
 		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)

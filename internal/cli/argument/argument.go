@@ -6,9 +6,7 @@ package argument
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +24,14 @@ func Group(cmd *cobra.Command, args []string) error {
 		return Unknown(cmd, args[0])
 	}
 	return nil
+}
+
+// Holder makes cmd one that only holds others.
+func Holder(cmd *cobra.Command, others ...*cobra.Command) *cobra.Command {
+	cmd.Args = Group
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(others...)
+	return cmd
 }
 
 // Unknown is the mistake of a command name that cmd does not have, with those that are
@@ -75,9 +81,6 @@ func None(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
-
-// SandboxName matches what a sandbox can be called, but for its length.
-var SandboxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`) })
 
 // Two takes exactly two arguments, named first and second in the message.
 func Two(first, second string) cobra.PositionalArgs {

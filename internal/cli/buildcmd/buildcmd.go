@@ -113,22 +113,23 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 	f.StringVar(&o.Builder, "builder", "", "`ADDRESS` of another BuildKit, unix://… or tcp://…")
 	f.BoolVar(&o.NoCache, "no-cache", false, "build although nothing changed, and run every step")
 	f.StringVar(&o.ConsoleMode, "progress", "auto", "`MODE` of progress on stderr: auto (tty on a terminal, else plain), tty,\nplain, json or quiet")
-	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	option.JSONVar(cmd, &asJSON)
 	return cmd
 }
 
 // Base makes "kitbox base".
 func Base(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "base",
 		Short: "Make the platform base that recipes build on",
-		Args:  argument.Group,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	}, baseCreate(e))
+}
+
+func baseCreate(e *world.Env) *cobra.Command {
 	var o sandbox.BaseOptions
 	var quiet bool
-	create := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "create [options]",
 		Short: "Make the base from the distribution's own mirror, into the local store",
 		Long: `Makes the platform base (bash, sh, curl, git, a certificate store, python3, and
@@ -149,13 +150,12 @@ root filesystem of your own is given.`,
 			return nil
 		},
 	}
-	f := create.Flags()
+	f := cmd.Flags()
 	f.StringVar(&o.Ref, "ref", "", "`REF` of the image (default: the one that the examples build on)")
 	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
 	f.StringVar(&o.Suite, "suite", "", "`RELEASE` to install, such as bookworm (default: this machine's)")
 	f.StringVar(&o.Rootfs, "from-rootfs", "", "take this `DIR` or tar instead of installing anything")
 	f.BoolVar(&o.Force, "force", false, "make it again although it is there")
-	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
-	cmd.AddCommand(create)
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	return cmd
 }

@@ -117,7 +117,8 @@ always are; the first five are named.`,
 // that begins with a dot, is of this machine.
 func place(s string) (name, p string, inside bool) {
 	name, p, ok := strings.Cut(s, ":")
-	if !ok || !argument.SandboxName().MatchString(name) {
+	// One that is only too long is meant as a name, and its length is what is wrong.
+	if !ok || sandbox.CheckName(name[:min(len(name), sandbox.MaxName)]) != nil {
 		return "", s, false
 	}
 	if p == "" {

@@ -108,11 +108,10 @@ func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.Creat
 			o.Kits = append(o.Kits, ref)
 		}
 	}
-	if cmd.Flags().Changed("name") && !argument.SandboxName().MatchString(m.name) {
-		return o, argument.Mistake(cmd, "sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit", m.name)
-	}
-	if len(m.name) > maxName {
-		return o, argument.Mistake(cmd, "sandbox name %.20q… has %d bytes, the limit is %d", m.name, len(m.name), maxName)
+	if cmd.Flags().Changed("name") {
+		if err := sandbox.CheckName(m.name); err != nil {
+			return o, argument.Mistake(cmd, "%v", err)
+		}
 	}
 	if o.Args, err = option.Pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
@@ -137,8 +136,8 @@ func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.Creat
 		if o.Limits.MemoryBytes, err = option.Bytes(m.memory); err != nil {
 			return o, argument.Mistake(cmd, "--memory %q: %v", m.memory, err)
 		}
-		if o.Limits.MemoryBytes < leastMemory {
-			return o, argument.Mistake(cmd, "--memory %q: no sandbox comes up with that; give at least %d MiB, as %dm", m.memory, leastMemory>>20, leastMemory>>20)
+		if o.Limits.MemoryBytes < sandbox.LeastMemoryBytes {
+			return o, argument.Mistake(cmd, "--memory %q: no sandbox comes up with that; give at least %d MiB, as %dm", m.memory, sandbox.LeastMemoryBytes>>20, sandbox.LeastMemoryBytes>>20)
 		}
 	}
 	if cmd.Flags().Changed("disk") {
@@ -199,9 +198,3 @@ func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.Creat
 	}
 	return o, nil
 }
-
-// maxName bounds names of sandboxes, in bytes: they are host name labels, too.
-const maxName = 63
-
-// leastMemory is what Kits have to ask for at least, too.
-const leastMemory = 16 << 20

@@ -3,7 +3,6 @@ package execcmd
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,17 +39,13 @@ callers and is not kept.`,
 			return nil
 		},
 		ValidArgsFunction: jobNames(e),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if len(args) == 2 {
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, rest []string) error {
+			if len(rest) == 1 {
 				d, err := sandbox.Detach(sb)
 				if err != nil {
 					return err
 				}
-				if err := d.JobOutput(cmd.Context(), args[1], follow, e.Stdout); err != nil {
+				if err := d.JobOutput(cmd.Context(), rest[0], follow, e.Stdout); err != nil {
 					return err
 				}
 				return cmd.Context().Err()
@@ -69,7 +64,7 @@ callers and is not kept.`,
 				writeRun(e, r)
 			}
 			return nil
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
@@ -114,14 +109,10 @@ func detach(e *world.Env, cmd *cobra.Command, s *stream.Streams, sb sandbox.Sand
 
 // Job makes "kitbox job".
 func Job(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "job",
 		Short: "List and stop the detached commands of a sandbox",
-		Args:  argument.Group,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(jobs(e), stopJob(e))
-	return cmd
+	}, jobs(e), stopJob(e))
 }
 
 func jobs(e *world.Env) *cobra.Command {
@@ -148,8 +139,7 @@ what they printed.`,
 			if asJSON {
 				return output.JSON(e.Stdout, jobs)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "ID\tSTATE\tAGE\tCOMMAND")
+			w := output.Table(e.Stdout, "ID", "STATE", "AGE", "COMMAND")
 			for _, j := range jobs {
 				state := "running"
 				switch {

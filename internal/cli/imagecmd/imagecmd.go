@@ -4,7 +4,6 @@ package imagecmd
 
 import (
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,8 +34,7 @@ func Images(e *world.Env) *cobra.Command {
 				}
 				return output.JSON(e.Stdout, ims)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "REFERENCE\tDIGEST\tKIND\tSIZE")
+			w := output.Table(e.Stdout, "REFERENCE", "DIGEST", "KIND", "SIZE")
 			for _, im := range ims {
 				ref, kind := im.Ref, im.Kind
 				if ref == "" {
@@ -81,16 +79,12 @@ func Tag(e *world.Env) *cobra.Command {
 
 // Image makes "kitbox image".
 func Image(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "image",
-		Short: "Look at, save, load and remove images of the store",
-		Args:  argument.Group,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
 	list := Images(e)
 	list.Use, list.Aliases = "ls", []string{"list"}
-	cmd.AddCommand(list, imageInspect(e), imageRemove(e), imagePrune(e), imageSave(e), imageLoad(e))
-	return cmd
+	return argument.Holder(&cobra.Command{
+		Use:   "image",
+		Short: "Look at, save, load and remove images of the store",
+	}, list, imageInspect(e), imageRemove(e), imagePrune(e), imageSave(e), imageLoad(e))
 }
 
 func imageInspect(e *world.Env) *cobra.Command {

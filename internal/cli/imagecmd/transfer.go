@@ -51,7 +51,7 @@ mounted from their repositories. Logins are docker's.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ there is one. What has arrived when it is interrupted is not transferred again.`
 		},
 	}
 	cmd.Flags().StringVar(&platform, "platform", "", "the `OS/ARCH` to get (default: this machine's)")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	option.JSONVar(cmd, &asJSON)
 	return cmd
 }

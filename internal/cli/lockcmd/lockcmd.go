@@ -75,7 +75,7 @@ on the platform; Kits of a registry do not.`,
 	f.StringVarP(&file, "file", "f", lockfile.Name, "write `FILE`; - is stdout")
 	option.PullVar(cmd, &when, "always")
 	option.BuildNetworkVar(cmd, &net)
-	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	return cmd
 }
 
@@ -154,7 +154,7 @@ given. Sandboxes that exist do not change; recreate makes them anew.`,
 	f.BoolVar(&approve, "approve", false, "approve what the Kits ask for that they did not before")
 	f.BoolVarP(&dry, "dry-run", "n", false, "show what is new and write nothing")
 	option.BuildNetworkVar(cmd, &net)
-	f.BoolVarP(&quiet, "quiet", "q", false, "no progress on stderr")
+	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	option.JSONVar(cmd, &asJSON)
 	return cmd
 }

@@ -40,11 +40,7 @@ the sandbox is removed; --json prints one document a line then.`,
   kitbox events t --follow`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			evs, err := eventsOf(cmd, sb)
 			if err != nil {
 				return err
@@ -61,7 +57,7 @@ the sandbox is removed; --json prints one document a line then.`,
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")

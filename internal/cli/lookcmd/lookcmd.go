@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,8 +46,7 @@ func List(e *world.Env) *cobra.Command {
 				}
 				return nil
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "NAME\tSTATE\tAGE\tKITS")
+			w := output.Table(e.Stdout, "NAME", "STATE", "AGE", "KITS")
 			for _, i := range infos {
 				var kits []string
 				for _, k := range i.Kits {
@@ -83,11 +81,7 @@ does not answer).`,
 		Example:           `  kitbox status t --json | jq -r .state`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			i, err := sb.Status(cmd.Context())
 			if err != nil {
 				return err
@@ -97,7 +91,7 @@ does not answer).`,
 			}
 			writeInfo(e.Stdout, i)
 			return nil
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	return cmd
@@ -153,16 +147,12 @@ func Inspect(e *world.Env) *cobra.Command {
 		Example:           `  kitbox inspect t | jq .plan.detail.machine.mounts`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			in, err := sandbox.Inspect(cmd.Context(), sb)
 			if err != nil {
 				return err
 			}
 			return output.JSON(e.Stdout, in)
-		},
+		}),
 	}
 }

@@ -88,14 +88,10 @@ and no sandbox refers to. All other sandboxes, volumes and host mounts stay.`,
 		Example: `  kitbox prune`,
 		Args:    argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, ok := e.Runtime.(sandbox.Pruner)
-			if !ok {
-				return fmt.Errorf("prune: %w", kiterr.ErrUnsupported)
-			}
 			if age <= 0 {
 				return argument.Mistake(cmd, "--age takes a time such as 1h")
 			}
-			done, err := p.Prune(cmd.Context(), sandbox.PruneOptions{Age: age})
+			done, err := sandbox.Prune(cmd.Context(), e.Runtime, sandbox.PruneOptions{Age: age})
 			if err != nil {
 				return err
 			}

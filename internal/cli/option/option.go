@@ -106,3 +106,30 @@ var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 func JSONVar(cmd *cobra.Command, v *bool) {
 	cmd.Flags().BoolVar(v, "json", false, "print one JSON document")
 }
+
+// Exclusive lets only one of the named options of cmd be given. cobra knows of it too,
+// so that completion offers no second one, but would say it in words of its own.
+func Exclusive(cmd *cobra.Command, names ...string) {
+	cmd.MarkFlagsMutuallyExclusive(names...)
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		var given []string
+		for _, n := range names {
+			if cmd.Flags().Changed(n) {
+				given = append(given, "--"+n)
+			}
+		}
+		if len(given) > 1 {
+			return argument.Mistake(cmd, "%s exclude each other", strings.Join(given, " and "))
+		}
+		if before != nil {
+			return before(cmd, args)
+		}
+		return nil
+	}
+}
+
+// QuietVar adds --quiet, which means what usage says.
+func QuietVar(cmd *cobra.Command, v *bool, usage string) {
+	cmd.Flags().BoolVarP(v, "quiet", "q", false, usage)
+}

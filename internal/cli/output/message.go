@@ -16,7 +16,7 @@ func Message(err error) string {
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	for i, l := range lines {
-		lines[i] = WithoutFamily(strings.TrimSpace(l))
+		lines[i] = withoutFamily(strings.TrimSpace(l))
 		if i > 0 {
 			lines[i] = "  " + lines[i]
 		}
@@ -29,10 +29,10 @@ func Message(err error) string {
 var families = []error{kiterr.ErrRefused, kiterr.ErrWidening, kiterr.ErrUnsupported, kiterr.ErrNotFound, kiterr.ErrExists,
 	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrUnavailable}
 
-// WithoutFamily drops the names of families from the end of a line that says
+// withoutFamily drops the names of families from the end of a line that says
 // something without them. "sandbox t: not found" does not: what stands before is
 // only the name of a thing.
-func WithoutFamily(line string) string {
+func withoutFamily(line string) string {
 	first := ""
 	for again := true; again; {
 		again = false

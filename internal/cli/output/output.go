@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 	"unicode"
 )
@@ -31,6 +32,14 @@ func JSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// Table starts a table with its headings; cells are ended by tabs, the last of a row by
+// a newline. Nothing is written before Flush.
+func Table(w io.Writer, headings ...string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, strings.Join(headings, "\t"))
+	return t
 }
 
 // Age is d in its largest unit; a negative one is 0s.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,14 +20,10 @@ import (
 
 // New makes "kitbox policy".
 func New(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "policy",
 		Short: "Say and show what sandboxes may reach, and what they tried to",
-		Args:  argument.Group,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(policyList(e), policyAllow(e), policyDeny(e), policyRemove(e), policyCheck(e), policyLog(e))
-	return cmd
+	}, policyList(e), policyAllow(e), policyDeny(e), policyRemove(e), policyCheck(e), policyLog(e))
 }
 
 func policyLog(e *world.Env) *cobra.Command {
@@ -42,11 +37,7 @@ one array; with --json and --follow they are one object a line, without end.`,
   kitbox policy log t --json | jq '.[] | select(.allowed | not) | .host'`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			all := []sandbox.PolicyEvent{}
 			log := sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow})
 			if !asJSON {
@@ -80,7 +71,7 @@ one array; with --json and --follow they are one object a line, without end.`,
 				return output.JSON(e.Stdout, all)
 			}
 			return cmd.Context().Err()
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more until interrupted")
@@ -143,8 +134,7 @@ rule allows is refused, and that last rule is listed too.`,
 			if asJSON {
 				return output.JSON(e.Stdout, rules)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "PHASE\tVERDICT\tPATTERN\tSOURCE")
+			w := output.Table(e.Stdout, "PHASE", "VERDICT", "PATTERN", "SOURCE")
 			for _, r := range rules {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Phase, verdictOf(r.Allow), output.Printable(r.String()), output.Printable(r.Source))
 			}

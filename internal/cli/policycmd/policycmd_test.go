@@ -1,12 +1,14 @@
 package policycmd
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 	"github.com/spf13/cobra"
 )
 
@@ -23,12 +25,15 @@ func TestADecisionOfAnotherDayHasItsDate(t *testing.T) {
 }
 
 func TestARefusedRuleOfTheOperatorsIsAMistake(t *testing.T) {
-	root := &cobra.Command{Use: "allow"}
-	err := fmt.Errorf("%w: egress rule 1 of operator: pattern \"x:0\": \"0\" is not a port between 1 and 65535", kiterr.ErrRefused)
-	if got := mistaken(root, err); kiterr.ExitCode(got) != kiterr.StatusFailed || !strings.HasPrefix(got.Error(), `pattern "x:0": `) {
+	cmd := &cobra.Command{Use: "allow"}
+	err := fmt.Errorf("rules: %w", &sandbox.RuleError{Faults: []string{`pattern "x:0": "0" is not a port between 1 and 65535`, "two"}})
+	if !errors.Is(err, kiterr.ErrRefused) {
+		t.Error("it is a refusal for programs")
+	}
+	if got := mistaken(cmd, err); kiterr.ExitCode(got) != kiterr.StatusFailed || got.Error() != `pattern "x:0": "0" is not a port between 1 and 65535; two; see "allow --help"` {
 		t.Error(got)
 	}
-	if other := fmt.Errorf("sandbox t: %w", kiterr.ErrRefused); mistaken(root, other) != other || mistaken(root, nil) != nil {
+	if other := fmt.Errorf("egress rule 1 of operator: %w", kiterr.ErrRefused); mistaken(cmd, other) != other || mistaken(cmd, nil) != nil {
 		t.Error("another refusal is not one of these")
 	}
 }

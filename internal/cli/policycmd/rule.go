@@ -3,15 +3,13 @@ package policycmd
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"sync"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
-	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -37,6 +35,16 @@ func (r *ruling) phases(cmd *cobra.Command) ([]string, error) {
 		return []string{"install", "runtime"}, nil
 	}
 	return nil, argument.Mistake(cmd, "--phase %q is neither install, runtime nor both", r.phase)
+}
+
+// open returns the phases that --phase names, and who keeps the rules.
+func (r *ruling) open(cmd *cobra.Command, e *world.Env) ([]string, sandbox.Overseer, error) {
+	phases, err := r.phases(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := sandbox.PolicyOf(e.Runtime)
+	return phases, o, err
 }
 
 func policyAllow(e *world.Env) *cobra.Command {
@@ -68,11 +76,7 @@ func policyAdd(e *world.Env, name string, allow bool, phase, short, long, exampl
 		Example: example,
 		Args:    argument.AtLeastOne("PATTERN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			phases, err := r.phases(cmd)
-			if err != nil {
-				return err
-			}
-			o, err := sandbox.PolicyOf(e.Runtime)
+			phases, o, err := r.open(cmd, e)
 			if err != nil {
 				return err
 			}
@@ -109,11 +113,7 @@ nothing allows any more are cut before the command returns.`,
   kitbox policy rm --sandbox t '**'`,
 		Args: argument.AtLeastOne("PATTERN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			phases, err := r.phases(cmd)
-			if err != nil {
-				return err
-			}
-			o, err := sandbox.PolicyOf(e.Runtime)
+			phases, o, err := r.open(cmd, e)
 			if err != nil {
 				return err
 			}
@@ -136,14 +136,12 @@ nothing allows any more are cut before the command returns.`,
 	return cmd
 }
 
-// ruleNumber is how a fault of a rule names it, which the operator has just typed.
-var ruleNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(refused: )?egress rule \d+ of operator: `) })
-
 // mistaken makes of the refusal of a rule that stands in the arguments what it is
 // there: a mistake in them.
 func mistaken(cmd *cobra.Command, err error) error {
-	if err == nil || !errors.Is(err, kiterr.ErrRefused) || !ruleNumber().MatchString(err.Error()) {
+	var r *sandbox.RuleError
+	if !errors.As(err, &r) {
 		return err
 	}
-	return argument.Mistake(cmd, "%s", output.WithoutFamily(ruleNumber().ReplaceAllString(err.Error(), "")))
+	return argument.Mistake(cmd, "%s", strings.Join(r.Faults, "; "))
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -34,11 +33,7 @@ Kits ask for, are shown below; with --json they are in "kitbox status --json".`,
   curl localhost:$(kitbox ports t --json | jq '.[0].host')`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			ports, err := sandbox.Ports(cmd.Context(), sb)
 			if err != nil {
 				return err
@@ -46,8 +41,7 @@ Kits ask for, are shown below; with --json they are in "kitbox status --json".`,
 			if asJSON {
 				return output.JSON(e.Stdout, ports)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "PORT\tADDRESSES\tNAME\tSOURCE")
+			w := output.Table(e.Stdout, "PORT", "ADDRESSES", "NAME", "SOURCE")
 			for _, p := range ports {
 				where := strings.Join(p.Addresses, ", ")
 				switch {
@@ -73,7 +67,7 @@ Kits ask for, are shown below; with --json they are in "kitbox status --json".`,
 				fmt.Fprintf(e.Stdout, "  %s, asked for by %s\n", output.Printable(summary.HostPort(p)), output.Printable(strings.Join(p.Kits, ", ")))
 			}
 			return nil
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	cmd.AddCommand(publish(e), unpublish(e))

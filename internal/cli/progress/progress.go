@@ -22,7 +22,6 @@ import (
 type Line struct {
 	w     io.Writer // nil when quiet
 	tty   *os.File
-	bold  bool
 	after time.Duration // how long work is silent before it is shown on a terminal
 
 	mu      sync.Mutex
@@ -45,7 +44,6 @@ func New(e *world.Env, quiet bool) *Line {
 	if p.tty = terminal.Of(e.Stderr); e.Variable("TERM") == "dumb" {
 		p.tty = nil
 	}
-	p.bold = p.tty != nil && e.Variable("NO_COLOR") == ""
 	return p
 }
 

@@ -94,8 +94,22 @@ func kitPathArgs(cmd *cobra.Command, args []string) (kit, path string, rest []st
 	return "", "", nil, argument.Mistake(cmd, "%q is one argument too many; what the workload gets stands after --", args[2])
 }
 
-// runOnce creates, runs and puts away.
-func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sandbox.Cmd, s stream.Streams, quiet bool) error {
+// withoutCommand reads the options and KIT [PATH] of a command that runs none; instead
+// is said when one is given.
+func withoutCommand(cmd *cobra.Command, m *creation.Options, args []string, instead string) (sandbox.CreateOptions, error) {
+	kit, path, rest, err := kitPathArgs(cmd, args)
+	if err == nil && len(rest) > 0 {
+		err = argument.Mistake(cmd, "%s", instead)
+	}
+	if err != nil {
+		return sandbox.CreateOptions{}, err
+	}
+	return m.Read(cmd, kit, path)
+}
+
+// created makes a sandbox, and shows unless quiet what it does, what the Kits are
+// granted, and what an install hook that failed was refused.
+func created(ctx context.Context, e *world.Env, o sandbox.CreateOptions, quiet bool) (sandbox.Sandbox, error) {
 	p := progress.New(e, quiet)
 	o.Progress = p.Event
 	if !quiet {
@@ -106,6 +120,12 @@ func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sand
 	if !quiet {
 		summary.RefusedHook(e.Stderr, err)
 	}
+	return sb, err
+}
+
+// runOnce creates, runs and puts away.
+func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sandbox.Cmd, s stream.Streams, quiet bool) error {
+	sb, err := created(ctx, e, o, quiet)
 	var hook *sandbox.HookError
 	if err != nil && sb != nil && !errors.As(err, &hook) {
 		// Up, and of no use: it does not stay behind.
@@ -170,27 +190,11 @@ name of the sandbox.`,
 		Example: `  kitbox create --name t ./examples/hello --kit ./examples/tool
   kitbox exec t -- cat /time.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kit, path, rest, err := kitPathArgs(cmd, args)
+			o, err := withoutCommand(cmd, &m, args, "create starts no command; use run, or exec afterwards")
 			if err != nil {
 				return err
 			}
-			if len(rest) > 0 {
-				return argument.Mistake(cmd, "create starts no command; use run, or exec afterwards")
-			}
-			o, err := m.Read(cmd, kit, path)
-			if err != nil {
-				return err
-			}
-			p := progress.New(e, m.Quiet)
-			o.Progress = p.Event
-			if !m.Quiet {
-				o.Granted = func(g *sandbox.Plan) { p.Clear(); summary.Granted(e.Stderr, g) }
-			}
-			sb, err := e.Runtime.Create(cmd.Context(), o)
-			p.Done()
-			if !m.Quiet {
-				summary.RefusedHook(e.Stderr, err)
-			}
+			sb, err := created(cmd.Context(), e, o, m.Quiet)
 			if sb != nil {
 				fmt.Fprintln(e.Stdout, sb.Name())
 			}
@@ -213,14 +217,7 @@ func Plan(e *world.Env) *cobra.Command {
 		Example: `  kitbox plan ./examples/hello --kit ./examples/tool
   kitbox plan --json ./examples/hello | jq .network`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kit, path, rest, err := kitPathArgs(cmd, args)
-			if err != nil {
-				return err
-			}
-			if len(rest) > 0 {
-				return argument.Mistake(cmd, "plan takes no command")
-			}
-			o, err := m.Read(cmd, kit, path)
+			o, err := withoutCommand(cmd, &m, args, "plan takes no command")
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ import (
 
 // New makes "kitbox secret".
 func New(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "secret",
 		Short: "Keep secrets for the services that Kits authenticate to",
 		Long: `Kits say which services they authenticate to, by name; the secrets for them are
@@ -35,11 +34,7 @@ next request on, in running sandboxes as well.`,
 		Example: `  gh auth token | kitbox secret set github
   kitbox secret set github --command 'gh auth token' --approve
   kitbox secret ls`,
-		Args: argument.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(secretSet(e), secretList(e), secretRemove(e), secretImport(e))
-	return cmd
+	}, secretSet(e), secretList(e), secretRemove(e), secretImport(e))
 }
 
 // whose are the options that say whom a secret is for.
@@ -48,7 +43,7 @@ type whose struct{ sandbox, kit string }
 func (w *whose) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.sandbox, "sandbox", "", "only for the sandbox `NAME`, which need not exist yet; it goes when that is removed")
 	cmd.Flags().StringVar(&w.kit, "kit", "", "only for the Kit `REF`, whatever its version")
-	cmd.MarkFlagsMutuallyExclusive("sandbox", "kit")
+	option.Exclusive(cmd, "sandbox", "kit")
 }
 
 func (w *whose) of(service string) sandbox.SecretRef {
@@ -135,7 +130,7 @@ expiresAt and scopes, in this spelling or that of OAuth (access_token).`,
 	cmd.Flags().StringVar(&command, "command", "", "run `COMMAND` with sh whenever a token is needed")
 	cmd.Flags().BoolVar(&approve, "approve", false, "let the command of --command run on this host")
 	cmd.Flags().BoolVar(&oauth, "oauth", false, "the secret is a JSON document with tokens")
-	cmd.MarkFlagsMutuallyExclusive("file", "env", "command")
+	option.Exclusive(cmd, "file", "env", "command")
 	return cmd
 }
 
@@ -159,8 +154,7 @@ from, and how old it is. Nothing shows a secret itself.`,
 			if asJSON {
 				err = output.JSON(e.Stdout, secrets)
 			} else {
-				w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-				fmt.Fprintln(w, "SERVICE\tFOR\tFORM\tSOURCE\tSET")
+				w := output.Table(e.Stdout, "SERVICE", "FOR", "FORM", "SOURCE", "SET")
 				for _, s := range secrets {
 					to := "all sandboxes"
 					if s.Scope != "global" {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -12,31 +11,18 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
 	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
-	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Mount makes "kitbox mount".
 func Mount(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "mount",
 		Short: "List, read and remove the directories that sandboxes of a Kit share",
 		Example: `  kitbox mount ls
   kitbox mount read 0123456789abcdef notes.txt
   kitbox mount rm 0123456789abcdef`,
-		Args: argument.None,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(mountList(e), mountRead(e), mountRemove(e))
-	return cmd
-}
-
-func mounter(e *world.Env) (sandbox.HostMounter, error) {
-	m, ok := e.Runtime.(sandbox.HostMounter)
-	if !ok {
-		return nil, fmt.Errorf("host mounts: %w", kiterr.ErrUnsupported)
-	}
-	return m, nil
+	}, mountList(e), mountRead(e), mountRemove(e))
 }
 
 func mountList(e *world.Env) *cobra.Command {
@@ -47,7 +33,7 @@ func mountList(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount ls --json | jq -r '.[].dir'`,
 		Args:    argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -58,8 +44,7 @@ func mountList(e *world.Env) *cobra.Command {
 			if asJSON {
 				return output.JSON(e.Stdout, mounts)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "HANDLE\tPATH\tKIT\tUSED BY")
+			w := output.Table(e.Stdout, "HANDLE", "PATH", "KIT", "USED BY")
 			for _, m := range mounts {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.Handle, output.Printable(m.Path), output.Printable(m.Identity), strings.Join(m.Sandboxes, ", "))
 			}
@@ -77,7 +62,7 @@ func mountRead(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount read 0123456789abcdef cache/index`,
 		Args:    argument.Two("HANDLE", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -99,7 +84,7 @@ func mountRemove(e *world.Env) *cobra.Command {
 		Example: `  kitbox mount rm 0123456789abcdef`,
 		Args:    argument.One("HANDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := mounter(e)
+			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}

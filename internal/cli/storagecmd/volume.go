@@ -4,7 +4,6 @@ package storagecmd
 import (
 	"fmt"
 	"path"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -18,27 +17,16 @@ import (
 
 // Volume makes "kitbox volume".
 func Volume(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "volume",
 		Short: "List, inspect and remove the volumes that sandboxes keep",
 		Long: `Volumes belong to the name of a sandbox and outlive it: a later sandbox of that
-name has them again. Only "volume rm" deletes one.`,
+name has them again. Only "volume rm" deletes one, and a "run --rm" without --name
+those under the name that it made up.`,
 		Example: `  kitbox volume ls
   kitbox volume inspect t /data
   kitbox volume rm t /data`,
-		Args: argument.None,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(volumeList(e), volumeInspect(e), volumeRemove(e))
-	return cmd
-}
-
-func volumeKeeper(e *world.Env) (sandbox.VolumeKeeper, error) {
-	k, ok := e.Runtime.(sandbox.VolumeKeeper)
-	if !ok {
-		return nil, fmt.Errorf("volumes: %w", kiterr.ErrUnsupported)
-	}
-	return k, nil
+	}, volumeList(e), volumeInspect(e), volumeRemove(e))
 }
 
 func volumeList(e *world.Env) *cobra.Command {
@@ -53,7 +41,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 		Args:              argument.AtMostOne("NAME"),
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -68,8 +56,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 			if asJSON {
 				return output.JSON(e.Stdout, volumes)
 			}
-			w := tabwriter.NewWriter(e.Stdout, 0, 8, 3, ' ', 0)
-			fmt.Fprintln(w, "SANDBOX\tPATH\tSIZE\tUSED\tMOUNTED")
+			w := output.Table(e.Stdout, "SANDBOX", "PATH", "SIZE", "USED", "MOUNTED")
 			for _, v := range volumes {
 				size := "-"
 				if v.SizeBytes != nil {
@@ -101,7 +88,7 @@ func volumeInspect(e *world.Env) *cobra.Command {
 		Args:              argument.Two("NAME", "PATH"),
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}
@@ -134,7 +121,7 @@ mounts, running or stopped, is not deleted. Deleting what is not there succeeds.
 		},
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := volumeKeeper(e)
+			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
 				return err
 			}

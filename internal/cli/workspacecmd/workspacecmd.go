@@ -18,14 +18,10 @@ import (
 
 // New makes "kitbox workspace".
 func New(e *world.Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return argument.Holder(&cobra.Command{
 		Use:   "workspace",
 		Short: "Look at a cloned workspace, and get its commits out",
-		Args:  argument.Group,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(unsaved(e), bundle(e))
-	return cmd
+	}, unsaved(e), bundle(e))
 }
 
 func unsaved(e *world.Env) *cobra.Command {
@@ -40,11 +36,7 @@ list.`,
 		Example:           `  kitbox workspace unsaved t`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, err := e.Runtime.Open(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
 			u, err := sandbox.FindUnsaved(cmd.Context(), sb)
 			if err != nil {
 				return err
@@ -57,7 +49,7 @@ list.`,
 			}
 			fmt.Fprint(e.Stdout, summary.Unsaved(u, ""))
 			return nil
-		},
+		}),
 	}
 	option.JSONVar(cmd, &asJSON)
 	return cmd

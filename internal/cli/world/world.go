@@ -40,6 +40,18 @@ func (e *Env) Variable(name string) string {
 	return e.Getenv(name)
 }
 
+// OnSandbox is the work of a command whose first argument is the name of a sandbox: f,
+// with that sandbox and the arguments after its name.
+func (e *Env) OnSandbox(f func(cmd *cobra.Command, sb sandbox.Sandbox, rest []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		sb, err := e.Runtime.Open(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return f(cmd, sb, args[1:])
+	}
+}
+
 // Names completes the name of an existing sandbox.
 func (e *Env) Names(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() != "rm" {

@@ -15,10 +15,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Version is the version of the documents written by [Sandbox.Write] for values
@@ -47,22 +46,10 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// MaxName bounds sandbox names, in bytes: a name is a host name label too.
-const MaxName = 63
-
-var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`) })
-
-// ValidName returns an error unless s can name a sandbox: letters, digits, '.',
-// '_' and '-', starting with a letter or digit, at most [MaxName] bytes. Such a
-// name is a file name, and never an option or a path.
+// ValidName refuses what cannot name a sandbox; see [sandbox.CheckName].
 func ValidName(s string) error {
-	switch {
-	case s == "":
-		return fmt.Errorf("a sandbox name must not be empty: %w", kiterr.ErrRefused)
-	case len(s) > MaxName:
-		return fmt.Errorf("sandbox name %.20q… has %d bytes, the limit is %d: %w", s, len(s), MaxName, kiterr.ErrRefused)
-	case !namePattern().MatchString(s):
-		return fmt.Errorf("sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit: %w", s, kiterr.ErrRefused)
+	if err := sandbox.CheckName(s); err != nil {
+		return fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 func open(t *testing.T) *state.Store {
@@ -30,12 +31,12 @@ func open(t *testing.T) *state.Store {
 }
 
 func TestNames(t *testing.T) {
-	for _, ok := range []string{"a", "T", "0", "a.b_c-d", strings.Repeat("x", state.MaxName)} {
+	for _, ok := range []string{"a", "T", "0", "a.b_c-d", strings.Repeat("x", sandbox.MaxName)} {
 		if err := state.ValidName(ok); err != nil {
 			t.Errorf("%q: %v", ok, err)
 		}
 	}
-	for _, bad := range []string{"", ".", "..", "-x", "_x", ".x", "a/b", "a b", "ä", "a\n", "a\x00", strings.Repeat("x", state.MaxName+1)} {
+	for _, bad := range []string{"", ".", "..", "-x", "_x", ".x", "a/b", "a b", "ä", "a\n", "a\x00", strings.Repeat("x", sandbox.MaxName+1)} {
 		if err := state.ValidName(bad); !errors.Is(err, kiterr.ErrRefused) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", bad, err)
 		}
