@@ -3,6 +3,7 @@ package archtest
 // Rows is the law, from the ground up.
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
+	{Pkg: "internal/programs", Why: "finding programs knows none of them", Only: []string{}},
 	{Pkg: "internal/child", Why: "starting a process knows no reason to", Only: []string{}},
 	{Pkg: "internal/ownthread", Why: "a thread of one's own stands on nothing", Only: []string{}},
 	{Pkg: "sandbox", Why: "the SDK contract names no implementation", Only: []string{"kiterr"}},
@@ -64,6 +65,7 @@ var Rows = []Row{
 	{Pkg: "internal/store/untar", Why: "unpacking meets hostile bytes and stands alone"},
 	{Pkg: "internal/store/layout", Why: "an OCI layout knows no Kit"},
 	{Pkg: "internal/store/layer", Why: "a layer knows no Kit"},
+	{Pkg: "internal/store/place", Why: "where a home is says nothing about what is in it", Only: []string{"kiterr"}},
 	{Pkg: "internal/store/state", Why: "state files know no Kit"},
 	{Pkg: "internal/store", Why: "the store knows no Kit"},
 	{Pkg: "internal/platform", Why: "the base is an image like any other"},
@@ -145,6 +147,8 @@ var Rows = []Row{
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
 	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish", "internal/child"}},
+	{Pkg: "internal/attend", Why: "what a keeper does at once needs neither Kits nor drivers",
+		Only: []string{"kiterr", "sandbox", "internal/account", "internal/guest/client", "internal/guest/protocol", "internal/keeper/link", "internal/plan", "internal/store/state"}},
 	{Pkg: "internal/oversight", Why: "the operator's say over sandboxes is had from outside, and no sandbox is made by it",
 		Only: []string{"kiterr", "sandbox", "internal/plan", "internal/boundary/egress", "internal/boundary/rulebook", "internal/display", "internal/keeper/link"}},
 	{Pkg: "internal/keeper", Why: "a keeper runs what a plan says and reads no descriptor"},
@@ -166,6 +170,8 @@ var Rows = []Row{
 	{Pkg: "internal/cli/*", Why: "families of commands are SDK clients, and do not see each other",
 		Only: []string{"kiterr", "sandbox", "capability/hostpattern", "internal/guest/tarball", "internal/cli/argument", "internal/cli/creation", "internal/cli/lockfile", "internal/cli/option",
 			"internal/cli/outfile", "internal/cli/output", "internal/cli/progress", "internal/cli/stream", "internal/cli/summary", "internal/cli/terminal", "internal/cli/world"}},
+	{Pkg: "internal/front", Why: "it starts before each command, so that what it links is paid for by all",
+		Only: []string{"kiterr", "sandbox", "internal/attend", "internal/cli/execcmd", "internal/cli/lifecmd", "internal/cli/tree", "internal/cli/world", "internal/journal", "internal/keeper/link", "internal/plan", "internal/programs", "internal/store/place", "internal/store/state"}},
 	{Pkg: "internal/cli", Why: "the command line is an SDK client: it must not see the engine",
 		Only: []string{"kiterr", "sandbox", "internal/cli/*"}},
 	{Pkg: "internal/app", Why: "the only place that sees everything"},

@@ -21,86 +21,70 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/runcmd"
 	"github.com/kitbox-dev/kitbox/internal/cli/secretcmd"
 	"github.com/kitbox-dev/kitbox/internal/cli/storagecmd"
+	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 	"github.com/kitbox-dev/kitbox/internal/cli/workspacecmd"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// The groups of the root's help, in the order shown.
-const (
-	groupRun    = "run"
-	groupLife   = "life"
-	groupLook   = "look"
-	groupAuthor = "author"
-	groupImages = "images"
-)
-
-// A command is one of the root's before it is made. Its names stand here, too, so that
-// it can be found without making any.
-type command struct {
-	names []string // the name, then aliases
-	group string
-	make  func(*Env) *cobra.Command
-}
-
 // commands are all of them.
-var commands = []command{
-	{[]string{"run"}, groupRun, runcmd.Run},
-	{[]string{"create"}, groupRun, runcmd.Create},
-	{[]string{"exec"}, groupRun, execcmd.Exec},
-	{[]string{"attach"}, groupRun, execcmd.Attach},
-	{[]string{"job"}, groupRun, execcmd.Job},
-	{[]string{"cp"}, groupRun, copycmd.New},
-	{[]string{"plan"}, groupRun, runcmd.Plan},
-	{[]string{"lock"}, groupRun, lockcmd.Lock},
-	{[]string{"update"}, groupRun, lockcmd.Update},
+var commands = []tree.Command{
+	{[]string{"run"}, tree.GroupRun, runcmd.Run},
+	{[]string{"create"}, tree.GroupRun, runcmd.Create},
+	{[]string{"exec"}, tree.GroupRun, execcmd.Exec},
+	{[]string{"attach"}, tree.GroupRun, execcmd.Attach},
+	{[]string{"job"}, tree.GroupRun, execcmd.Job},
+	{[]string{"cp"}, tree.GroupRun, copycmd.New},
+	{[]string{"plan"}, tree.GroupRun, runcmd.Plan},
+	{[]string{"lock"}, tree.GroupRun, lockcmd.Lock},
+	{[]string{"update"}, tree.GroupRun, lockcmd.Update},
 
-	{[]string{"stop"}, groupLife, lifecmd.Stop},
-	{[]string{"start"}, groupLife, lifecmd.Start},
-	{[]string{"restart"}, groupLife, lifecmd.Restart},
-	{[]string{"recreate"}, groupLife, lifecmd.Recreate},
-	{[]string{"rm"}, groupLife, lifecmd.Remove},
-	{[]string{"volume"}, groupLife, storagecmd.Volume},
-	{[]string{"mount"}, groupLife, storagecmd.Mount},
-	{[]string{"secret"}, groupLife, secretcmd.New},
-	{[]string{"workspace"}, groupLife, workspacecmd.New},
+	{[]string{"stop"}, tree.GroupLife, lifecmd.Stop},
+	{[]string{"start"}, tree.GroupLife, lifecmd.Start},
+	{[]string{"restart"}, tree.GroupLife, lifecmd.Restart},
+	{[]string{"recreate"}, tree.GroupLife, lifecmd.Recreate},
+	{[]string{"rm"}, tree.GroupLife, lifecmd.Remove},
+	{[]string{"volume"}, tree.GroupLife, storagecmd.Volume},
+	{[]string{"mount"}, tree.GroupLife, storagecmd.Mount},
+	{[]string{"secret"}, tree.GroupLife, secretcmd.New},
+	{[]string{"workspace"}, tree.GroupLife, workspacecmd.New},
 
-	{[]string{"ls", "list"}, groupLook, lookcmd.List},
-	{[]string{"status"}, groupLook, lookcmd.Status},
-	{[]string{"logs"}, groupLook, execcmd.Logs},
-	{[]string{"inspect"}, groupLook, lookcmd.Inspect},
-	{[]string{"ports"}, groupLook, portcmd.New},
-	{[]string{"events"}, groupLook, lookcmd.Events},
-	{[]string{"policy"}, groupLook, policycmd.New},
+	{[]string{"ls", "list"}, tree.GroupLook, lookcmd.List},
+	{[]string{"status"}, tree.GroupLook, lookcmd.Status},
+	{[]string{"logs"}, tree.GroupLook, execcmd.Logs},
+	{[]string{"inspect"}, tree.GroupLook, lookcmd.Inspect},
+	{[]string{"ports"}, tree.GroupLook, portcmd.New},
+	{[]string{"events"}, tree.GroupLook, lookcmd.Events},
+	{[]string{"policy"}, tree.GroupLook, policycmd.New},
 
-	{[]string{"kit"}, groupAuthor, func(e *Env) *cobra.Command {
+	{[]string{"kit"}, tree.GroupAuthor, func(e *Env) *cobra.Command {
 		return kitcmd.New(func(ctx context.Context, ref string) ([]byte, error) {
 			g, err := sandbox.Preflight(ctx, e.Images, ref)
 			return g.Descriptor, err
 		})
 	}},
-	{[]string{"build"}, groupAuthor, buildcmd.Build},
+	{[]string{"build"}, tree.GroupAuthor, buildcmd.Build},
 
-	{[]string{"images"}, groupImages, imagecmd.Images},
-	{[]string{"pull"}, groupImages, imagecmd.Pull},
-	{[]string{"push"}, groupImages, imagecmd.Push},
-	{[]string{"tag"}, groupImages, imagecmd.Tag},
-	{[]string{"image"}, groupImages, imagecmd.Image},
-	{[]string{"prune"}, groupImages, machinecmd.Prune},
-	{[]string{"base"}, groupImages, buildcmd.Base},
-	{[]string{"doctor"}, groupImages, machinecmd.Doctor},
-	{[]string{"version"}, groupImages, machinecmd.Version},
+	{[]string{"images"}, tree.GroupImages, imagecmd.Images},
+	{[]string{"pull"}, tree.GroupImages, imagecmd.Pull},
+	{[]string{"push"}, tree.GroupImages, imagecmd.Push},
+	{[]string{"tag"}, tree.GroupImages, imagecmd.Tag},
+	{[]string{"image"}, tree.GroupImages, imagecmd.Image},
+	{[]string{"prune"}, tree.GroupImages, machinecmd.Prune},
+	{[]string{"base"}, tree.GroupImages, buildcmd.Base},
+	{[]string{"doctor"}, tree.GroupImages, machinecmd.Doctor},
+	{[]string{"version"}, tree.GroupImages, machinecmd.Version},
 }
 
 // called are the commands that are needed to carry args out: the one that they name,
 // and all of them for what is about all, such as help, completion and a name that
 // does not exist. Making all takes longer than some commands.
-func called(args []string) []command {
+func called(args []string) []tree.Command {
 	for _, a := range args {
 		if a == "--no-input" || strings.HasPrefix(a, "--no-input=") {
 			continue // the one option that may stand before a command
 		}
 		for i, c := range commands {
-			if slices.Contains(c.names, a) {
+			if slices.Contains(c.Names, a) {
 				return commands[i : i+1]
 			}
 		}

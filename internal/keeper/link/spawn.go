@@ -44,11 +44,14 @@ type Process struct {
 	proc    *child.Process
 }
 
-// Spawn starts a keeper for the sandbox name whose state directory is dir. The
-// caller holds the sandbox's lock and knows that no keeper lives. env is the
+// Self is the program that this process runs.
+const Self = "/proc/self/exe"
+
+// Spawn starts a keeper for the sandbox name whose state directory is dir: the
+// given program, which becomes one for [ProcessName]. The caller holds the sandbox's lock and knows that no keeper lives. env is the
 // keeper's whole environment. The keeper boots nothing before [Process.Boot] and
 // ends by itself when that is never called.
-func Spawn(dir, name string, env []string, held Held) (*Process, error) {
+func Spawn(program, dir, name string, env []string, held Held) (*Process, error) {
 	l, err := Bind(dir)
 	if err != nil {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
@@ -89,7 +92,7 @@ func Spawn(dir, name string, env []string, held Held) (*Process, error) {
 	}
 	// Not in the caller's directory: a keeper must not keep a file system busy
 	// that has nothing to do with it.
-	p, err := child.Start("/proc/self/exe", []string{ProcessName, dir}, env, "/", files, &syscall.SysProcAttr{Setsid: true})
+	p, err := child.Start(program, []string{ProcessName, dir}, env, "/", files, &syscall.SysProcAttr{Setsid: true})
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)

@@ -31,6 +31,9 @@ import (
 // that have none of their own. A reader refuses any other.
 const Version = 1
 
+// Dir is the directory of a home in which sandboxes are.
+const Dir = "sandboxes"
+
 // LockWait is how long [Sandbox.Lock] waits unless its context ends sooner.
 const LockWait = 60 * time.Second
 
