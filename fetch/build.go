@@ -174,9 +174,26 @@ func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string
 		return nil, nil
 	}
 	path := filepath.Join(f.Home, "builds", key+".json")
+	kit, bases := f.remembered(ctx, images, path, work.set)
+	if kit == nil {
+		return nil, nil
+	}
+	if f.Policy == Always {
+		if moved, err := f.moved(ctx, images, bases); moved || err != nil {
+			return nil, err
+		}
+	}
+	now := time.Now()
+	os.Chtimes(path, now, now) // in use, for a sweep
+	return kit, nil
+}
+
+// remembered returns the Kit of the record at path, and what it was built on, or
+// nil: whatever is wrong with either, it can be built again.
+func (f *Fetcher) remembered(ctx context.Context, images *layout.Store, path string, set bool) (*Kit, []Base) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil //nolint:nilerr // it is built again
+		return nil, nil
 	}
 	var rec record
 	if json.Unmarshal(data, &rec, json.RejectUnknownMembers(true)) != nil || rec.Version != recordVersion {
@@ -185,29 +202,22 @@ func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string
 	root := ocispec.Descriptor{MediaType: rec.MediaType, Digest: rec.Digest, Size: rec.Size}
 	kit, err := f.read(ctx, images, root, rec.Context, Directory)
 	if err != nil {
-		return nil, nil //nolint:nilerr // it is built again
+		return nil, nil
 	}
 	all, err := layout.ReadAll(ctx, images, root)
-	if err != nil || !work.set && len(all) < len(f.Platforms) {
-		return nil, nil //nolint:nilerr // it is built again
+	if err != nil || !set && len(all) < len(f.Platforms) {
+		return nil, nil
 	}
 	for _, im := range all {
 		for i, l := range im.Manifest.Layers {
 			// Those of a set's Kits stay where these came from until they are
 			// needed. The last is the set's own.
-			if ok, err := images.Exists(ctx, l); err != nil || !ok && (!work.set || i == len(im.Manifest.Layers)-1) {
-				return nil, nil //nolint:nilerr // it is built again
+			if ok, err := images.Exists(ctx, l); err != nil || !ok && (!set || i == len(im.Manifest.Layers)-1) {
+				return nil, nil
 			}
 		}
 	}
-	if f.Policy == Always {
-		if moved, err := f.moved(ctx, images, rec.Bases); moved || err != nil {
-			return nil, err
-		}
-	}
-	now := time.Now()
-	os.Chtimes(path, now, now) // in use, for a sweep
-	return kit, nil
+	return kit, rec.Bases
 }
 
 // lockBuild makes builds of one key follow each other, and says so when it has

@@ -63,16 +63,12 @@ func (r *recipe) scan(opts map[string]string, build ocispec.Platform, targets, r
 		ref, _, _, _ := parser.DetectSyntax(r.data)
 		add(ref, build, 1)
 	}
-	parsed, err := parser.Parse(bytes.NewReader(r.data))
-	if err != nil {
-		return needs, nil
-	}
-	stages, meta, err := instructions.Parse(parsed.AST, nil)
-	if err != nil || len(stages) == 0 {
+	stages, meta, escape := r.stages()
+	if len(stages) == 0 {
 		return needs, nil
 	}
 	for _, target := range targets {
-		s := stageScan{recipe: r, lex: shell.NewLex(parsed.EscapeToken), stages: stages, target: target, runnable: runnable, add: add, seen: map[int]bool{}}
+		s := stageScan{recipe: r, lex: shell.NewLex(escape), stages: stages, target: target, runnable: runnable, add: add, seen: map[int]bool{}}
 		s.env = s.globals(opts, build, meta)
 		last := len(stages) - 1
 		if t := opts["target"]; t != "" {
@@ -85,6 +81,19 @@ func (r *recipe) scan(opts map[string]string, build ocispec.Platform, targets, r
 		}
 	}
 	return needs, nil
+}
+
+// stages parses the recipe; one that cannot be parsed has none.
+func (r *recipe) stages() (stages []instructions.Stage, meta []instructions.ArgCommand, escape rune) {
+	parsed, err := parser.Parse(bytes.NewReader(r.data))
+	if err != nil {
+		return nil, nil, 0
+	}
+	stages, meta, err = instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		return nil, nil, 0
+	}
+	return stages, meta, parsed.EscapeToken
 }
 
 // A stageScan walks the stages of a recipe that one target needs.
@@ -157,9 +166,9 @@ func (s *stageScan) visit(i int) error {
 	if !ok {
 		return nil
 	}
-	base, _, err := s.lex.ProcessWord(st.BaseName, s.env)
-	if err != nil || base == "" {
-		return nil //nolint:nilerr // the Dockerfile frontend says what is wrong
+	base := s.expand(st.BaseName)
+	if base == "" {
+		return nil // the Dockerfile frontend says what is wrong
 	}
 	if b := s.find(base, i); b >= 0 && !isNumber(base) {
 		if err := s.visit(b); err != nil {
@@ -189,6 +198,15 @@ func (s *stageScan) visit(i int) error {
 	return nil
 }
 
+// expand returns word with its variables, or nothing if they cannot be.
+func (s *stageScan) expand(word string) string {
+	out, _, err := s.lex.ProcessWord(word, s.env)
+	if err != nil {
+		return ""
+	}
+	return out
+}
+
 func (s *stageScan) from(name string, i, line int) error {
 	if name == "" || strings.ContainsRune(name, '$') {
 		return nil
@@ -206,14 +224,10 @@ func (s *stageScan) from(name string, i, line int) error {
 func (s *stageScan) platform(i int) (ocispec.Platform, bool) {
 	st := s.stages[i]
 	if st.Platform != "" {
-		text, _, err := s.lex.ProcessWord(st.Platform, s.env)
-		if err != nil {
-			return ocispec.Platform{}, false
-		}
-		p, err := platforms.Parse(text)
+		p, err := platforms.Parse(s.expand(st.Platform))
 		return platforms.Normalize(p), err == nil
 	}
-	if base, _, err := s.lex.ProcessWord(st.BaseName, s.env); err == nil && !isNumber(base) {
+	if base := s.expand(st.BaseName); base != "" && !isNumber(base) {
 		if b := s.find(base, i); b >= 0 {
 			return s.platform(b)
 		}
