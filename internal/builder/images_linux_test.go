@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/docker/cli/cli/config"
 	"github.com/google/go-containerregistry/pkg/registry"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -95,6 +96,10 @@ func logins(t *testing.T, hosts ...string) {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_CONFIG", dir)
+	// docker's library looks at the variable once in a process.
+	before := config.Dir()
+	config.SetDir(dir)
+	t.Cleanup(func() { config.SetDir(before) })
 }
 
 // push sends an image of the store to names.
