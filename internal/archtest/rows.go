@@ -18,6 +18,7 @@ var Rows = []Row{
 	{Pkg: "spec/constraint", Why: "names and versions are used by everything above", Only: []string{}},
 	{Pkg: "spec/source", Why: "reading bytes into a tree knows no descriptor", Only: []string{}},
 	{Pkg: "spec/spelling", Why: "words are compared without knowing what they name", Only: []string{}},
+	{Pkg: "capability/textlist", Why: "what several grammars spell alike stands below them", Only: []string{}},
 	{Pkg: "capability/argv", Why: "what several grammars spell alike stands below them"},
 	{Pkg: "capability/bytesize", Why: "what several grammars spell alike stands below them"},
 	{Pkg: "capability/envname", Why: "what several grammars spell alike stands below them"},
