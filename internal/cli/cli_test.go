@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -338,7 +339,7 @@ func TestForeignTextCannotDriveATerminal(t *testing.T) {
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	var f fake
-	root := newRoot(&Env{Runtime: &f}, commands)
+	root := tree.New(&Env{Runtime: &f}, commands, true)
 	for _, c := range root.Commands() {
 		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 			continue

@@ -21,86 +21,70 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/runcmd"
 	"github.com/kitbox-dev/kitbox/internal/cli/secretcmd"
 	"github.com/kitbox-dev/kitbox/internal/cli/storagecmd"
+	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 	"github.com/kitbox-dev/kitbox/internal/cli/workspacecmd"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// The groups of the root's help, in the order shown.
-const (
-	groupRun    = "run"
-	groupLife   = "life"
-	groupLook   = "look"
-	groupAuthor = "author"
-	groupImages = "images"
-)
-
-// A command is one of the root's before it is made. Its names stand here, too, so that
-// it can be found without making any.
-type command struct {
-	names []string // the name, then aliases
-	group string
-	make  func(*Env) *cobra.Command
-}
-
 // commands are all of them.
-var commands = []command{
-	{[]string{"run"}, groupRun, runcmd.Run},
-	{[]string{"create"}, groupRun, runcmd.Create},
-	{[]string{"exec"}, groupRun, execcmd.Exec},
-	{[]string{"attach"}, groupRun, execcmd.Attach},
-	{[]string{"job"}, groupRun, execcmd.Job},
-	{[]string{"cp"}, groupRun, copycmd.New},
-	{[]string{"plan"}, groupRun, runcmd.Plan},
-	{[]string{"lock"}, groupRun, lockcmd.Lock},
-	{[]string{"update"}, groupRun, lockcmd.Update},
+var commands = []tree.Command{
+	{Names: []string{"run"}, Group: tree.GroupRun, Make: runcmd.Run},
+	{Names: []string{"create"}, Group: tree.GroupRun, Make: runcmd.Create},
+	{Names: []string{"exec"}, Group: tree.GroupRun, Make: execcmd.Exec},
+	{Names: []string{"attach"}, Group: tree.GroupRun, Make: execcmd.Attach},
+	{Names: []string{"job"}, Group: tree.GroupRun, Make: execcmd.Job},
+	{Names: []string{"cp"}, Group: tree.GroupRun, Make: copycmd.New},
+	{Names: []string{"plan"}, Group: tree.GroupRun, Make: runcmd.Plan},
+	{Names: []string{"lock"}, Group: tree.GroupRun, Make: lockcmd.Lock},
+	{Names: []string{"update"}, Group: tree.GroupRun, Make: lockcmd.Update},
 
-	{[]string{"stop"}, groupLife, lifecmd.Stop},
-	{[]string{"start"}, groupLife, lifecmd.Start},
-	{[]string{"restart"}, groupLife, lifecmd.Restart},
-	{[]string{"recreate"}, groupLife, lifecmd.Recreate},
-	{[]string{"rm"}, groupLife, lifecmd.Remove},
-	{[]string{"volume"}, groupLife, storagecmd.Volume},
-	{[]string{"mount"}, groupLife, storagecmd.Mount},
-	{[]string{"secret"}, groupLife, secretcmd.New},
-	{[]string{"workspace"}, groupLife, workspacecmd.New},
+	{Names: []string{"stop"}, Group: tree.GroupLife, Make: lifecmd.Stop},
+	{Names: []string{"start"}, Group: tree.GroupLife, Make: lifecmd.Start},
+	{Names: []string{"restart"}, Group: tree.GroupLife, Make: lifecmd.Restart},
+	{Names: []string{"recreate"}, Group: tree.GroupLife, Make: lifecmd.Recreate},
+	{Names: []string{"rm"}, Group: tree.GroupLife, Make: lifecmd.Remove},
+	{Names: []string{"volume"}, Group: tree.GroupLife, Make: storagecmd.Volume},
+	{Names: []string{"mount"}, Group: tree.GroupLife, Make: storagecmd.Mount},
+	{Names: []string{"secret"}, Group: tree.GroupLife, Make: secretcmd.New},
+	{Names: []string{"workspace"}, Group: tree.GroupLife, Make: workspacecmd.New},
 
-	{[]string{"ls", "list"}, groupLook, lookcmd.List},
-	{[]string{"status"}, groupLook, lookcmd.Status},
-	{[]string{"logs"}, groupLook, execcmd.Logs},
-	{[]string{"inspect"}, groupLook, lookcmd.Inspect},
-	{[]string{"ports"}, groupLook, portcmd.New},
-	{[]string{"events"}, groupLook, lookcmd.Events},
-	{[]string{"policy"}, groupLook, policycmd.New},
+	{Names: []string{"ls", "list"}, Group: tree.GroupLook, Make: lookcmd.List},
+	{Names: []string{"status"}, Group: tree.GroupLook, Make: lookcmd.Status},
+	{Names: []string{"logs"}, Group: tree.GroupLook, Make: execcmd.Logs},
+	{Names: []string{"inspect"}, Group: tree.GroupLook, Make: lookcmd.Inspect},
+	{Names: []string{"ports"}, Group: tree.GroupLook, Make: portcmd.New},
+	{Names: []string{"events"}, Group: tree.GroupLook, Make: lookcmd.Events},
+	{Names: []string{"policy"}, Group: tree.GroupLook, Make: policycmd.New},
 
-	{[]string{"kit"}, groupAuthor, func(e *Env) *cobra.Command {
+	{Names: []string{"kit"}, Group: tree.GroupAuthor, Make: func(e *Env) *cobra.Command {
 		return kitcmd.New(func(ctx context.Context, ref string) ([]byte, error) {
 			g, err := sandbox.Preflight(ctx, e.Images, ref)
 			return g.Descriptor, err
 		})
 	}},
-	{[]string{"build"}, groupAuthor, buildcmd.Build},
+	{Names: []string{"build"}, Group: tree.GroupAuthor, Make: buildcmd.Build},
 
-	{[]string{"images"}, groupImages, imagecmd.Images},
-	{[]string{"pull"}, groupImages, imagecmd.Pull},
-	{[]string{"push"}, groupImages, imagecmd.Push},
-	{[]string{"tag"}, groupImages, imagecmd.Tag},
-	{[]string{"image"}, groupImages, imagecmd.Image},
-	{[]string{"prune"}, groupImages, machinecmd.Prune},
-	{[]string{"base"}, groupImages, buildcmd.Base},
-	{[]string{"doctor"}, groupImages, machinecmd.Doctor},
-	{[]string{"version"}, groupImages, machinecmd.Version},
+	{Names: []string{"images"}, Group: tree.GroupImages, Make: imagecmd.Images},
+	{Names: []string{"pull"}, Group: tree.GroupImages, Make: imagecmd.Pull},
+	{Names: []string{"push"}, Group: tree.GroupImages, Make: imagecmd.Push},
+	{Names: []string{"tag"}, Group: tree.GroupImages, Make: imagecmd.Tag},
+	{Names: []string{"image"}, Group: tree.GroupImages, Make: imagecmd.Image},
+	{Names: []string{"prune"}, Group: tree.GroupImages, Make: machinecmd.Prune},
+	{Names: []string{"base"}, Group: tree.GroupImages, Make: buildcmd.Base},
+	{Names: []string{"doctor"}, Group: tree.GroupImages, Make: machinecmd.Doctor},
+	{Names: []string{"version"}, Group: tree.GroupImages, Make: machinecmd.Version},
 }
 
 // called are the commands that are needed to carry args out: the one that they name,
 // and all of them for what is about all, such as help, completion and a name that
 // does not exist. Making all takes longer than some commands.
-func called(args []string) []command {
+func called(args []string) []tree.Command {
 	for _, a := range args {
 		if a == "--no-input" || strings.HasPrefix(a, "--no-input=") {
 			continue // the one option that may stand before a command
 		}
 		for i, c := range commands {
-			if slices.Contains(c.names, a) {
+			if slices.Contains(c.Names, a) {
 				return commands[i : i+1]
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 )
 
 // paths are the words of every command below cmd.
@@ -21,17 +23,17 @@ func paths(cmd *cobra.Command, words ...string) [][]string {
 
 func TestACommandIsFoundByTheNamesItHas(t *testing.T) {
 	for _, c := range commands {
-		made := c.make(&Env{})
-		if names := append([]string{made.Name()}, made.Aliases...); !slices.Equal(names, c.names) {
-			t.Errorf("the command %q is called %q", names, c.names)
+		made := c.Make(&Env{})
+		if names := append([]string{made.Name()}, made.Aliases...); !slices.Equal(names, c.Names) {
+			t.Errorf("the command %q is called %q", names, c.Names)
 		}
-		for _, name := range c.names {
+		for _, name := range c.Names {
 			for _, args := range [][]string{{name}, {name, "--help"}, {"--no-input", name, "x"}, {"--no-input=true", "--no-input", name}} {
 				list := called(args)
-				if len(list) != 1 || !slices.Equal(list[0].names, c.names) {
+				if len(list) != 1 || !slices.Equal(list[0].Names, c.Names) {
 					t.Errorf("%q: %d commands", args, len(list))
 				}
-				if root := newRoot(&Env{Args: args}, list); len(root.Commands()) != 1 {
+				if root := tree.New(&Env{Args: args}, list, false); len(root.Commands()) != 1 {
 					t.Errorf("%q: the tree has %d commands", args, len(root.Commands()))
 				}
 			}
@@ -60,7 +62,7 @@ func TestACommandAloneIsAsItIsAmongAll(t *testing.T) {
 			t.Errorf("%q says nothing", args)
 		}
 	}
-	all := paths(newRoot(&Env{}, commands))
+	all := paths(tree.New(&Env{}, commands, true))
 	if len(all) < 2*len(commands)-20 {
 		t.Fatalf("%d commands", len(all))
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/driver"
@@ -186,7 +187,7 @@ func (e *Engine) spawn(sb *state.Sandbox) (*link.Process, error) {
 			defer held.File.Close()
 		}
 	}
-	return link.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
+	return link.Spawn(link.Self, sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A
@@ -220,7 +221,7 @@ func (e *Engine) openName(name string) (*box, error) {
 
 // The documents and journals of a sandbox's directory, besides the keeper's.
 const (
-	planFile      = "plan.json"
+	planFile      = attend.PlanFile
 	lockFile      = "lock.json"
 	selectionFile = "selection.json"
 	policyFile    = "policy.jsonl"
@@ -239,7 +240,10 @@ type box struct {
 }
 
 func (b *box) Name() string        { return b.sb.Name }
-func (b *box) keeper() link.Client { return link.Client{Dir: b.sb.Dir()} }
+func (b *box) keeper() link.Client { return b.attended().Keeper() }
+
+// attended is what can be done with the sandbox by its keeper alone.
+func (b *box) attended() attend.Sandbox { return attend.Sandbox{State: b.sb} }
 
 func (b *box) plan() (*plan.Plan, error) {
 	p := new(plan.Plan)

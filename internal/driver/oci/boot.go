@@ -17,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -48,7 +49,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer guest.Close()
 	// From here on there may be something to clear.
-	r := &machinedir.Run{Boot: machinedir.BootID(), Unenforced: unenforced}
+	r := &machinedir.Run{Boot: durable.Boot(), Unenforced: unenforced}
 	m.Run = r
 
 	ln, err := m.Listen()

@@ -31,6 +31,9 @@ import (
 // that have none of their own. A reader refuses any other.
 const Version = 1
 
+// Dir is the directory of a home in which sandboxes are.
+const Dir = "sandboxes"
+
 // LockWait is how long [Sandbox.Lock] waits unless its context ends sooner.
 const LockWait = 60 * time.Second
 
@@ -193,7 +196,13 @@ func (sb *Sandbox) Lock(ctx context.Context, what string) (*durable.Lock, error)
 // Remove deletes the sandbox's directory. It disappears at once; a kill during
 // the deletion leaves only what [Store.Sweep] deletes. Removing it again does
 // nothing. The caller holds the lock.
-func (sb *Sandbox) Remove() error {
+func (sb *Sandbox) Remove() error { return sb.remove(true) }
+
+// RemoveVolatile is Remove for a sandbox that a power cut would have ended too:
+// after one it may be back, whole or in part, for the next command to remove.
+func (sb *Sandbox) RemoveVolatile() error { return sb.remove(false) }
+
+func (sb *Sandbox) remove(sync bool) error {
 	parent := filepath.Dir(sb.dir)
 	tmp := filepath.Join(parent, durable.TempPrefix+"rm-"+sb.Name+"-"+NewID())
 	err := os.Rename(sb.dir, tmp)
@@ -203,8 +212,10 @@ func (sb *Sandbox) Remove() error {
 	if err != nil {
 		return durable.Explain(sb.dir, err)
 	}
-	if err := durable.SyncDir(parent); err != nil {
-		return err
+	if sync {
+		if err := durable.SyncDir(parent); err != nil {
+			return err
+		}
 	}
 	return durable.Explain(tmp, durable.RemoveTree(tmp))
 }

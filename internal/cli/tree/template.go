@@ -1,4 +1,4 @@
-package cli
+package tree
 
 // usageTemplate is laid out like a manual page: what, how, options, examples,
 // and exit statuses where a script would look for them.
