@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -153,19 +157,27 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 }
 
 // ask asks the keeper how the sandbox is, and it what is inside, whose first
-// process is guest. One that does not answer although nothing holds it may only be
-// late, and is asked once more.
+// process is guest. One that does not answer may only be late, and is asked once
+// more: but only where it is seen at work, since one that does nothing would hold
+// up whoever asks.
 func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
 	for range 2 {
 		bound, cancel := context.WithTimeout(ctx, patience)
 		// What is inside gets most of the time: its keeper has to tell of it.
 		s, err = b.keeper().Probe(bound, patience*3/4)
 		cancel()
-		late := errors.Is(err, context.DeadlineExceeded) || err == nil && s.State == sandbox.Unknown
-		if !late || held(guest) {
-			return s, err
-		}
-		if pid, perr := b.keeper().Process(ctx); perr != nil || held(pid) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			if pid, perr := b.keeper().Process(ctx); perr != nil || held(guest) || held(pid) || !atWork(pid) {
+				return s, err
+			}
+		case err == nil && s.State == sandbox.Unknown:
+			// Who is inside can keep the guest at work for ever, within its
+			// limits, and that is no reason to wait for it.
+			if held(guest) || held(s.Keeper) || !atWork(guest) || !crowded() {
+				return s, err
+			}
+		default:
 			return s, err
 		}
 		patience = statusBound
@@ -173,16 +185,54 @@ func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *li
 	return s, err
 }
 
-// held reports whether a process is stopped or frozen from outside, so that there
-// is nothing to wait for.
-func held(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// atWork reports whether a thread of a process runs, waits for a processor or for
+// a disk.
+func atWork(pid int) bool {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {
 		return false
 	}
+	return slices.ContainsFunc(tasks, func(name string) bool {
+		st := processState(name)
+		return st == 'R' || st == 'D'
+	})
+}
+
+// crowded reports whether more threads are to run than there are processors. One
+// that its group's limit holds back is not counted by the kernel.
+func crowded() bool {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(line, "procs_running "); ok {
+			running, err := strconv.Atoi(strings.TrimSpace(n))
+			return err == nil && running > runtime.NumCPU()
+		}
+	}
+	return false
+}
+
+// processState is the state letter of a stat file in /proc; 0 when there is none.
+func processState(name string) byte {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0
+	}
 	// The name is in parentheses and may have some of its own.
 	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") || cgroup.System{}.Frozen(pid)
+	if state == "" {
+		return 0
+	}
+	return state[0]
+}
+
+// held reports whether a process is stopped or frozen from outside, so that there
+// is nothing to wait for.
+func held(pid int) bool {
+	st := processState(fmt.Sprintf("/proc/%d/stat", pid))
+	return st == 'T' || st == 't' || st != 0 && cgroup.System{}.Frozen(pid)
 }
 
 // busy reports whether another process is changing the sandbox.
