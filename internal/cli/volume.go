@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -119,7 +121,8 @@ func (e *Env) volumeRemove() *cobra.Command {
 		Use:   "rm NAME [PATH]",
 		Short: "Delete one volume of a name, or all of them, with what is in them",
 		Long: `Deletes one volume of a name, or all of them. One that the sandbox of that name
-mounts, running or stopped, is not deleted. Deleting what is not there succeeds.`,
+mounts, running or stopped, is not deleted. Deleting what is not there succeeds, and
+says that there was nothing.`,
 		Example: `  kitbox volume rm t /data`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
@@ -139,7 +142,20 @@ mounts, running or stopped, is not deleted. Deleting what is not there succeeds.
 					return usageError(cmd, "an empty PATH names no volume; leave it out for all")
 				}
 			}
-			return k.RemoveVolume(cmd.Context(), args[0], at)
+			there, err := k.Volumes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := k.RemoveVolume(cmd.Context(), args[0], at); err != nil {
+				return err
+			}
+			if at != "" {
+				there = slices.DeleteFunc(there, func(v sandbox.Volume) bool { return v.Path != path.Clean("/"+at) })
+			}
+			if len(there) == 0 {
+				fmt.Fprintf(e.Stderr, "kitbox: %s has no volume%s, so nothing was deleted; 'kitbox volume ls' shows what there is\n", args[0], strings.TrimRight(" "+printable(at), " "))
+			}
+			return nil
 		},
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
-	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -65,7 +64,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		c.Plan.Machine.IDMap = old.Machine.IDMap
 	}
 	// First the floor, since what it leaves out is not asked for.
-	if err := oversight.Consent(c.Plan, b.e.globalRules(), co.Approve); err != nil {
+	if err := b.e.admit(c.Plan, co.Approve); err != nil {
 		return err
 	}
 	if err := approved(old, c.Plan, o.AllowWidening); err != nil {

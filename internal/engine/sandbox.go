@@ -49,7 +49,8 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	case !errors.Is(err, link.ErrNone):
 		return err
 	}
-	if _, err := b.plan(); err != nil {
+	p, err := b.plan()
+	if err != nil {
 		return err
 	}
 	k, err := b.e.spawn(b.sb)
@@ -57,8 +58,10 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 		return err
 	}
 	defer k.Release()
-	_, err = k.Boot(ctx, link.BootOptions{Progress: progress})
-	return err
+	if _, err = k.Boot(ctx, link.BootOptions{Progress: progress}); err != nil {
+		return explainBoot(p, err)
+	}
+	return nil
 }
 
 // mend cleans up after a creation that was interrupted, which is an error for
