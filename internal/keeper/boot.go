@@ -39,7 +39,7 @@ func (k *Keeper) boot(ctx context.Context) error {
 		k.log().Info("the machine has ended")
 	}
 	if !installed && interrupted(es) {
-		return fmt.Errorf("sandbox %s: its creation was interrupted; create it again", k.Plan.Name)
+		return errors.New("its creation was interrupted; create it again")
 	}
 
 	if err := k.journal().Append(journal.Booting, ""); err != nil {
@@ -52,6 +52,9 @@ func (k *Keeper) boot(ctx context.Context) error {
 		}
 	}
 	k.event("start", k.Plan.Name)
+	if err := k.sources(); err != nil {
+		return err
+	}
 	if !known {
 		if err := k.Driver.Create(ctx, k.Plan.Machine); err != nil {
 			return err
@@ -85,6 +88,25 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return err
 	}
 	k.ready()
+	return nil
+}
+
+// sources fails if what is to be mounted is not on the host any more, which happens
+// to directories of the user's between two starts.
+func (k *Keeper) sources() error {
+	for _, m := range k.Plan.Machine.Mounts {
+		if m.Source == "" {
+			continue
+		}
+		_, err := os.Stat(m.Source)
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("mount %s: %s is not there any more; put it back and start again, or 'kitbox rm %s'", m.Path, m.Source, k.Plan.Name)
+		default:
+			return fmt.Errorf("mount %s: %w", m.Path, err)
+		}
+	}
 	return nil
 }
 

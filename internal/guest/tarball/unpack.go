@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // UnpackOptions say what of a stream is taken, and how. The zero value takes
@@ -187,7 +188,7 @@ func (u *unpacker) clear(p string) error {
 	if st.IsDir() {
 		return errors.New("there is a directory already")
 	}
-	return u.root.Remove(p)
+	return inPlace(u.root.Remove(p))
 }
 
 func (u *unpacker) file(p string, h *tar.Header, content io.Reader) (err error) {
@@ -221,7 +222,16 @@ func (u *unpacker) file(p string, h *tar.Header, content io.Reader) (err error) 
 		err = u.root.Chtimes(tmp, h.ModTime, h.ModTime)
 	}
 	if err == nil {
-		err = u.root.Rename(tmp, p)
+		err = inPlace(u.root.Rename(tmp, p))
+	}
+	return err
+}
+
+// inPlace says in words why what has something mounted on it cannot be replaced, which
+// the kernel calls a busy device.
+func inPlace(err error) error {
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("it is masked, protected, or mounted by itself, and cannot be replaced: %w", syscall.EBUSY)
 	}
 	return err
 }
