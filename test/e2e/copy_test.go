@@ -189,6 +189,13 @@ func TestWhatIsMaskedOrProtectedIsNotCopiedOver(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(dir, ".env")); err != nil || string(b) != "secret\n" {
 		t.Errorf(".env is %q, %v", b, err)
 	}
+	// What is no file is not copied without a word.
+	if o := kitbox(t, "cp", "/dev/null", "covered:null"); o.Code != 1 || !strings.Contains(o.Stderr, "left out: null is a device") || !strings.Contains(o.Stderr, "kitbox: nothing was copied") {
+		t.Errorf("a device in: %+v", o)
+	}
+	if o := kitbox(t, "cp", "covered:/dev/null", t.TempDir()); o.Code != 1 || !strings.Contains(o.Stderr, "kitbox: nothing was copied") {
+		t.Errorf("a device out: %+v", o)
+	}
 	if left, err := filepath.Glob(filepath.Join(dir, ".kitbox-*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
