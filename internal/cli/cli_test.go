@@ -291,7 +291,7 @@ func TestExecPassesStreamsAndOptionsOn(t *testing.T) {
 	if got := strings.Join(f.cmd.Args, " "); got != "ls -l -- x" || f.cmd.Stdin != nil {
 		t.Errorf("without --: %q", got)
 	}
-	if status, _, errs := f.command("exec", "missing", "--", "true"); status != 1 || !strings.Contains(errs, "sandbox missing: not found") {
+	if status, _, errs := f.command("exec", "missing", "--", "true"); status != 125 || !strings.Contains(errs, "sandbox missing: not found") {
 		t.Errorf("status %d, %q", status, errs)
 	}
 }
