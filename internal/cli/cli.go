@@ -122,7 +122,7 @@ func message(err error) string {
 // families are the errors whose text may end another's, for programs that test
 // for them; a person has read the sentence by then.
 var families = []error{kiterr.ErrRefused, kiterr.ErrWidening, kiterr.ErrUnsupported, kiterr.ErrNotFound, kiterr.ErrExists,
-	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrUnavailable}
+	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrLost, kiterr.ErrUnavailable}
 
 // withoutFamily drops the names of families from the end of a line that says
 // something without them. "sandbox t: not found" does not: what stands before is

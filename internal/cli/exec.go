@@ -99,9 +99,10 @@ comment. -e comes over it.`,
 
 // notDone gives the error of an exec a status that no program of the sandbox was
 // asked for: whoever reads the status otherwise takes a sandbox that is stopped for a
-// command that failed. One that was interrupted has a status of its own.
+// command that failed. One that was interrupted has a status of its own, and one that
+// was begun has failed.
 func notDone(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(kiterr.ExitStatus)) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, kiterr.ErrLost) || errors.As(err, new(kiterr.ExitStatus)) {
 		return err
 	}
 	return &notDoneError{err}

@@ -262,3 +262,20 @@ func TestCompletionKnowsTheSandboxes(t *testing.T) {
 		}
 	}
 }
+
+// A command whose sandbox goes away under it was started: that is no status 125.
+func TestACommandWhoseSandboxIsRemovedHasFailed(t *testing.T) {
+	create(t, "removed", "-q", probe)
+	cmd := command(t.Context(), filepath.Join(bin, "kitbox"), "exec", "removed", "--", "sh", "-c", "touch /tmp/begun; exec sleep 1000")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the command to run", func() bool { return sh(t, "removed", "", "test -e /tmp/begun").Code == 0 })
+	ok(t, "rm", "removed")
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasPrefix(stderr.String(), "kitbox: sandbox removed: it ended while the command ran") {
+		t.Errorf("status %d, %q", code, stderr.String())
+	}
+}

@@ -203,7 +203,7 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		return protocol.Exit{}, fmt.Errorf("writing the command's output: %w", failed)
 	}
 	if err != nil {
-		return protocol.Exit{}, fmt.Errorf("lost the guest while a command ran: %w", unexpected(err))
+		return protocol.Exit{}, fmt.Errorf("it ended while the command ran: %w", unexpected(err))
 	}
 	return exit, nil
 }
