@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -356,6 +358,16 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 			}
 		}
 	}
+	var reads func(c *cobra.Command)
+	reads = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			reads(sub)
+		}
+		if slices.Contains([]string{"ls", "status", "inspect", "images", "ports", "events", "plan", "doctor", "log", "unsaved", "version", "prune", "check", "surface", "diff", "logs"}, c.Name()) && c.Runnable() && c.Flags().Lookup("json") == nil {
+			t.Errorf("%s has no --json", c.CommandPath())
+		}
+	}
+	reads(root)
 	status, out, _ := f.command("version")
 	if status != 0 || out != "kitbox 1.2.3\n" {
 		t.Errorf("version: %q", out)

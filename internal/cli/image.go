@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"runtime"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -234,13 +235,19 @@ func (e *Env) doctor() *cobra.Command {
 }
 
 func (e *Env) version() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  none,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				return writeJSON(e.Stdout, map[string]string{"version": e.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+			}
 			_, err := fmt.Fprintf(e.Stdout, "kitbox %s\n", e.Version)
 			return err
 		},
 	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
 }

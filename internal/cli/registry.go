@@ -140,7 +140,7 @@ func (e *Env) image() *cobra.Command {
 }
 
 func (e *Env) imageInspect() *cobra.Command {
-	return &cobra.Command{
+	return alwaysJSON(&cobra.Command{
 		Use:     "inspect REF",
 		Short:   "Print what an image says of itself, as JSON",
 		Example: `  kitbox image inspect kitbox.local/hello:1 | jq .descriptor.capabilities`,
@@ -156,7 +156,7 @@ func (e *Env) imageInspect() *cobra.Command {
 			}
 			return writeJSON(e.Stdout, d)
 		},
-	}
+	})
 }
 
 func (e *Env) imageRemove() *cobra.Command {

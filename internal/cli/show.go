@@ -18,6 +18,13 @@ func jsonFlag(cmd *cobra.Command, v *bool) {
 	cmd.Flags().BoolVar(v, "json", false, "print one JSON document")
 }
 
+// alwaysJSON takes --json of a command that prints nothing else, so that a program
+// can ask every command in the same way.
+func alwaysJSON(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Bool("json", true, "print one JSON document, as always")
+	return cmd
+}
+
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -161,7 +168,7 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 }
 
 func (e *Env) inspect() *cobra.Command {
-	return &cobra.Command{
+	return alwaysJSON(&cobra.Command{
 		Use:               "inspect NAME",
 		Short:             "Print everything recorded of a sandbox, as JSON",
 		Example:           `  kitbox inspect t | jq .plan.detail.machine.mounts`,
@@ -178,5 +185,5 @@ func (e *Env) inspect() *cobra.Command {
 			}
 			return writeJSON(e.Stdout, in)
 		},
-	}
+	})
 }

@@ -91,7 +91,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 }
 
 func (e *Env) volumeInspect() *cobra.Command {
-	return &cobra.Command{
+	return alwaysJSON(&cobra.Command{
 		Use:               "inspect NAME PATH",
 		Short:             "Print what is recorded of a volume, as JSON",
 		Example:           `  kitbox volume inspect t /data`,
@@ -113,7 +113,7 @@ func (e *Env) volumeInspect() *cobra.Command {
 			}
 			return fmt.Errorf("sandbox %s has no volume %s: %w: 'kitbox volume ls %s' shows what there is", args[0], args[1], kiterr.ErrNotFound, args[0])
 		},
-	}
+	})
 }
 
 func (e *Env) volumeRemove() *cobra.Command {

@@ -43,7 +43,8 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	if err := b.mend(ctx); err != nil {
 		return err
 	}
-	switch err := b.keeper().Watch(ctx, progress); {
+	err := b.answering(ctx, func(ctx context.Context) error { return b.keeper().Watch(ctx, progress) })
+	switch {
 	case err == nil:
 		return nil
 	case !errors.Is(err, link.ErrNone):
@@ -239,7 +240,7 @@ func (b *box) release() {
 // reach opens a session with the guest, mending on the way what a killed
 // command or keeper left.
 func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
-	s, err := b.keeper().Dial(ctx, early)
+	s, err := b.dial(ctx, early)
 	if !errors.Is(err, link.ErrNone) {
 		return s, err
 	}
@@ -270,7 +271,42 @@ func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
 		return nil, err
 	}
-	return b.keeper().Dial(ctx, early)
+	return b.dial(ctx, early)
+}
+
+func (b *box) dial(ctx context.Context, early bool) (s *link.Session, err error) {
+	err = b.answering(ctx, func(ctx context.Context) error {
+		s, err = b.keeper().Dial(ctx, early)
+		return err
+	})
+	return s, err
+}
+
+// answering runs f, which waits for the keeper as long as a boot may take, and ends
+// it when that one hangs: when it does not even say how it is, and does nothing.
+func (b *box) answering(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(statusBound):
+			}
+			bound, done := context.WithTimeout(ctx, statusBound)
+			_, err := b.keeper().Status(bound)
+			done()
+			if !errors.Is(err, context.DeadlineExceeded) {
+				continue
+			}
+			if pid, err := b.keeper().Process(ctx); err == nil && (held(pid) || !atWork(pid)) {
+				cancel(fmt.Errorf("sandbox %s: its keeper, process %d, does not answer; 'kitbox restart %s' ends it and boots again: %w", b.sb.Name, pid, b.sb.Name, kiterr.ErrNotRunning))
+				return
+			}
+		}
+	}()
+	return f(ctx)
 }
 
 // startedAnyway reports whether err is of a boot that ended with the sandbox up.

@@ -266,7 +266,7 @@ func TestCompletionKnowsTheSandboxes(t *testing.T) {
 // A command whose sandbox goes away under it was started: that is no status 125.
 func TestACommandWhoseSandboxIsRemovedHasFailed(t *testing.T) {
 	create(t, "removed", "-q", probe)
-	cmd := command(t.Context(), filepath.Join(bin, "kitbox"), "exec", "removed", "--", "sh", "-c", "touch /tmp/begun; exec sleep 1000")
+	cmd := command(t.Context(), "kitbox", "exec", "removed", "--", "sh", "-c", "touch /tmp/begun; exec sleep 1000")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
