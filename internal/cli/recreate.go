@@ -61,7 +61,8 @@ func (e *Env) recreate() *cobra.Command {
 		Long: `Composes the sandbox's Kits again, as they are now, and gives it a fresh file
 system; with KIT, those Kits instead. Volumes, host mounts, published ports and
 the workspace stay. Install hooks run once in the life of a sandbox: not again, nor
-those of Kits that are new to it; what they wrote outside volumes is gone.
+those of Kits that are new to it, which status says then; what they wrote outside
+volumes is gone.
 
 It is refused before anything changes when a volume is asked for on other terms
 than the one that is kept (status 2), and when the Kits ask for more than was

@@ -125,6 +125,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = display.Left(p, m)
 		i.HostPorts = display.HostPorts(p)
+		for _, k := range p.Uninstalled {
+			i.Problems = append(i.Problems, uninstalled(k))
+		}
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
