@@ -31,7 +31,7 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return err
 	}
 	if running && installed && journal.Last(es) == journal.Running {
-		err := k.reattach(ctx)
+		err := k.reattach(ctx, es)
 		if !errors.Is(err, kiterr.ErrNotRunning) {
 			return err
 		}
@@ -136,7 +136,7 @@ func (k *Keeper) machine(ctx context.Context) (running, known bool, err error) {
 }
 
 // reattach gives a machine that outlived its keeper a new boundary.
-func (k *Keeper) reattach(ctx context.Context) error {
+func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 	k.log().Info("attaching to a running machine")
 	// It runs; the driver takes up again what it does while machines run.
 	if err := k.Driver.Start(ctx, k.Plan.Machine.ID); err != nil {
@@ -148,6 +148,15 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if gone, err := k.gone(ctx); err != nil || gone {
 		k.closeBoundary()
 		return errors.Join(err, fmt.Errorf("machine of %s: %w", k.Plan.Name, kiterr.ErrNotRunning))
+	}
+	var since time.Time // of the boot
+	for _, e := range es {
+		if e.Phase == journal.Booting {
+			since = e.Time
+		}
+	}
+	if err := k.overtake(since); err != nil {
+		k.log().Warn("looking for background hooks", "err", err)
 	}
 	k.publish()
 	k.ready()
