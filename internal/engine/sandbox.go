@@ -282,6 +282,27 @@ func (b *box) dial(ctx context.Context, early bool) (s *link.Session, err error)
 	return s, err
 }
 
+// A hungError says of a keeper that it hangs.
+type hungError struct {
+	name string
+	pid  int
+}
+
+func (e *hungError) Error() string {
+	return fmt.Sprintf("sandbox %s: its keeper, process %d, does not answer; 'kitbox restart %s' ends it and boots again", e.name, e.pid, e.name)
+}
+
+// Is makes a hungError match [kiterr.ErrNotRunning]: nobody gets in.
+func (e *hungError) Is(target error) bool { return target == kiterr.ErrNotRunning }
+
+// named puts the sandbox's name in front of err, unless it says it.
+func (b *box) named(err error) error {
+	if err == nil || errors.As(err, new(*hungError)) {
+		return err
+	}
+	return fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
+}
+
 // answering runs f, which waits for the keeper as long as a boot may take, and ends
 // it when that one hangs: when it does not even say how it is, and does nothing.
 func (b *box) answering(ctx context.Context, f func(context.Context) error) error {
@@ -301,7 +322,7 @@ func (b *box) answering(ctx context.Context, f func(context.Context) error) erro
 				continue
 			}
 			if pid, err := b.keeper().Process(ctx); err == nil && (held(pid) || !atWork(pid)) {
-				cancel(fmt.Errorf("sandbox %s: its keeper, process %d, does not answer; 'kitbox restart %s' ends it and boots again: %w", b.sb.Name, pid, b.sb.Name, kiterr.ErrNotRunning))
+				cancel(&hungError{name: b.sb.Name, pid: pid})
 				return
 			}
 		}
