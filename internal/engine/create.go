@@ -148,7 +148,7 @@ func (e *Engine) leftover(ctx context.Context, name string) (*box, error) {
 }
 
 func taken(name string) error {
-	return fmt.Errorf("sandbox %s: %w: choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name)
+	return fmt.Errorf("sandbox %s: %w: 'kitbox attach %s' runs it again; choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name, name)
 }
 
 // vacate fails when name is taken, and frees it when what has it is the remains
