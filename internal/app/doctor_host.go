@@ -15,6 +15,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -188,7 +189,7 @@ func watches(file string) sandbox.Finding {
 // hostFindings are about the machine rather than about what kitbox does on it.
 func (d doctor) hostFindings(context.Context) []sandbox.Finding {
 	root := os.Geteuid() == 0
-	return []sandbox.Finding{appArmor("/proc", root), idmapped(program(d.libexec, "kit-guest"), root, tryIDMap), guarded(), disk(unix.Statfs), clock(time.Now()),
+	return []sandbox.Finding{appArmor("/proc", root), idmapped(programs.Find(d.libexec, "kit-guest"), root, tryIDMap), guarded(), disk(unix.Statfs), clock(time.Now()),
 		watches("/proc/sys/fs/inotify/max_user_watches"),
 		tool("git", "clones workspaces (--clone): apt-get install git")}
 }

@@ -159,6 +159,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 		{boundaryWorks(ctx, true, failing(nil)), true, "taken down", ""},
 		{boundaryWorks(ctx, false, failing(broken)), true, "tried when", ""},
 		{inDir.program("kit-guest", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
+		{inDir.program("kit-engine", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
 		{inDir.program("kit-builder", false, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
 		{doctor{libexec: []string{mine}}.program("kit-guest", true, "is it"), true, "kit-guest", ""},
 		{lacks("mmdebstrap"), false, "PATH", "install"}, {lacks("git"), false, "PATH", "install"}, {lacks("newuidmap"), false, "PATH", "install"},

@@ -14,7 +14,7 @@ import (
 // Ports implements [sandbox.Publisher].
 func (b *box) Ports(ctx context.Context) ([]sandbox.Port, error) {
 	var ports []publish.Port
-	err := b.answering(ctx, func(ctx context.Context) (err error) {
+	err := b.attended().Answering(ctx, func(ctx context.Context) (err error) {
 		ports, err = b.keeper().Ports(ctx)
 		return err
 	})
@@ -61,7 +61,7 @@ func (b *box) Publish(ctx context.Context, o sandbox.PublishOptions) (sandbox.Po
 		p.Transport = publish.TCP
 	}
 	var ports []publish.Port
-	err := b.answering(ctx, func(ctx context.Context) (err error) {
+	err := b.attended().Answering(ctx, func(ctx context.Context) (err error) {
 		ports, err = b.keeper().Publish(ctx, p)
 		return err
 	})
@@ -89,7 +89,7 @@ func (b *box) Unpublish(ctx context.Context, container uint16, transport string)
 		transport = publish.TCP
 	}
 	key := publish.Key(container, transport)
-	err := b.answering(ctx, func(ctx context.Context) error { return b.keeper().Unpublish(ctx, key) })
+	err := b.attended().Answering(ctx, func(ctx context.Context) error { return b.keeper().Unpublish(ctx, key) })
 	if errors.Is(err, link.ErrNone) {
 		err = b.editPorts(ctx, func(r *publish.Record) error { return r.Drop(key) })
 	}

@@ -8,8 +8,7 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -17,9 +16,6 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
-
-// defaultGrace is how long processes get between TERM and KILL.
-const defaultGrace = 10 * time.Second
 
 // keeperBound is how long a keeper may take beyond the grace it was told.
 const keeperBound = 30 * time.Second
@@ -43,26 +39,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	if err := b.mend(ctx); err != nil {
 		return err
 	}
-	err := b.answering(ctx, func(ctx context.Context) error { return b.keeper().Watch(ctx, progress) })
-	switch {
-	case err == nil:
-		return nil
-	case !errors.Is(err, link.ErrNone):
-		return err
-	}
-	p, err := b.plan()
-	if err != nil {
-		return err
-	}
-	k, err := b.e.spawn(b.sb)
-	if err != nil {
-		return err
-	}
-	defer k.Release()
-	if _, err = k.Boot(ctx, link.BootOptions{Progress: progress}); err != nil {
-		return explainBoot(p, err)
-	}
-	return nil
+	return b.attended().Start(ctx, func() (*link.Process, error) { return b.e.spawn(b.sb) }, progress)
 }
 
 // mend cleans up after a creation that was interrupted, which is an error for
@@ -72,8 +49,8 @@ func (b *box) mend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	over := abandoned(es)
-	if journal.Installed(es) && journal.Last(es) != journal.Removing && !over {
+	over := journal.Abandoned(es)
+	if journal.Whole(es) {
 		return b.goOn(ctx, es)
 	}
 	if _, err := b.keeper().Status(ctx); !errors.Is(err, link.ErrNone) {
@@ -86,15 +63,6 @@ func (b *box) mend(ctx context.Context) error {
 		return fmt.Errorf("sandbox %s: the command it was made for is gone, and so is the sandbox now: %w", b.sb.Name, kiterr.ErrNotFound)
 	}
 	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
-}
-
-// abandoned reports whether the sandbox was made to end with a command that has
-// ended. As long as a keeper lives, that one sees to it.
-func abandoned(es []journal.Entry) bool {
-	creator, ok := journal.Volatile(es)
-	// A number that was given to another process keeps the sandbox until that
-	// ends as well, which is no harm.
-	return ok && errors.Is(unix.Kill(creator, 0), unix.ESRCH)
 }
 
 // goOn finishes a recreation that was cut short, or forgets one that had not
@@ -133,7 +101,7 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 		return err
 	}
 	defer l.Unlock()
-	grace := graceOf(o)
+	grace := attend.Grace(o)
 	err = b.askToStop(ctx, link.StopRequest{Grace: grace, IfIdle: o.IfIdle})
 	if !errors.Is(err, link.ErrNone) {
 		return err
@@ -173,28 +141,10 @@ func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
 	return nil
 }
 
-func graceOf(o sandbox.StopOptions) time.Duration {
-	switch {
-	case o.Grace == 0:
-		return defaultGrace
-	case o.Grace < 0:
-		return 0
-	}
-	return o.Grace
-}
-
 // askToStop asks the keeper and ends one that does not answer. [link.ErrNone]
 // means that none is left and the rest is up to the caller.
 func (b *box) askToStop(ctx context.Context, r link.StopRequest) error {
-	bound, cancel := context.WithTimeout(ctx, r.Grace+keeperBound)
-	defer cancel()
-	// One that hangs should not cost the whole bound.
-	probe, done := context.WithTimeout(ctx, 2*time.Second)
-	_, err := b.keeper().Status(probe)
-	done()
-	if err == nil {
-		_, err = b.keeper().Stop(bound, r)
-	}
+	err := b.attended().Stop(ctx, r)
 	switch {
 	case err == nil, errors.Is(err, link.ErrNone), ctx.Err() != nil:
 		return err
@@ -240,7 +190,7 @@ func (b *box) release() {
 // reach opens a session with the guest, mending on the way what a killed
 // command or keeper left.
 func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
-	s, err := b.dial(ctx, early)
+	s, err := b.attended().Dial(ctx, early)
 	if !errors.Is(err, link.ErrNone) {
 		return s, err
 	}
@@ -271,63 +221,15 @@ func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
 		return nil, err
 	}
-	return b.dial(ctx, early)
+	return b.attended().Dial(ctx, early)
 }
-
-func (b *box) dial(ctx context.Context, early bool) (s *link.Session, err error) {
-	err = b.answering(ctx, func(ctx context.Context) error {
-		s, err = b.keeper().Dial(ctx, early)
-		return err
-	})
-	return s, err
-}
-
-// A hungError says of a keeper that it hangs.
-type hungError struct {
-	name string
-	pid  int
-}
-
-func (e *hungError) Error() string {
-	return fmt.Sprintf("sandbox %s: its keeper, process %d, does not answer; 'kitbox restart %s' ends it and boots again", e.name, e.pid, e.name)
-}
-
-// Is makes a hungError match [kiterr.ErrNotRunning]: nobody gets in.
-func (e *hungError) Is(target error) bool { return target == kiterr.ErrNotRunning }
 
 // named puts the sandbox's name in front of err, unless it says it.
 func (b *box) named(err error) error {
-	if err == nil || errors.As(err, new(*hungError)) {
+	if err == nil || errors.As(err, new(*attend.HungError)) {
 		return err
 	}
 	return fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
-}
-
-// answering runs f, which waits for the keeper as long as a boot may take, and ends
-// it when that one hangs: when it does not even say how it is, and does nothing.
-func (b *box) answering(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(statusBound):
-			}
-			bound, done := context.WithTimeout(ctx, statusBound)
-			_, err := b.keeper().Status(bound)
-			done()
-			if !errors.Is(err, context.DeadlineExceeded) {
-				continue
-			}
-			if pid, err := b.keeper().Process(ctx); err == nil && (held(pid) || !atWork(pid)) {
-				cancel(&hungError{name: b.sb.Name, pid: pid})
-				return
-			}
-		}
-	}()
-	return f(ctx)
 }
 
 // startedAnyway reports whether err is of a boot that ended with the sandbox up.

@@ -3,16 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
@@ -146,7 +144,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		i.State = sandbox.Creating
 	case !installed:
 		i.State = sandbox.Broken
-	case abandoned(es):
+	case journal.Abandoned(es):
 		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
 	case m.Running:
 		i.State, i.PID = sandbox.Orphaned, m.PID
@@ -190,16 +188,7 @@ func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *li
 
 // atWork reports whether a thread of a process runs, waits for a processor or for
 // a disk.
-func atWork(pid int) bool {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(tasks, func(name string) bool {
-		st := processState(name)
-		return st == 'R' || st == 'D'
-	})
-}
+func atWork(pid int) bool { return strings.ContainsAny(attend.ThreadStates(pid), "RD") }
 
 // crowded reports whether more threads are to run than there are processors. One
 // that its group's limit holds back is not counted by the kernel.
@@ -217,25 +206,11 @@ func crowded() bool {
 	return false
 }
 
-// processState is the state letter of a stat file in /proc; 0 when there is none.
-func processState(name string) byte {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return 0
-	}
-	// The name is in parentheses and may have some of its own.
-	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if state == "" {
-		return 0
-	}
-	return state[0]
-}
-
 // held reports whether a process is stopped or frozen from outside, so that there
 // is nothing to wait for.
 func held(pid int) bool {
-	st := processState(fmt.Sprintf("/proc/%d/stat", pid))
-	return st == 'T' || st == 't' || st != 0 && cgroup.System{}.Frozen(pid)
+	states := attend.ThreadStates(pid)
+	return strings.ContainsAny(states, "Tt") || states != "" && cgroup.System{}.Frozen(pid)
 }
 
 // busy reports whether another process is changing the sandbox.

@@ -136,7 +136,7 @@ func TestARegistryLoginIsUsedAndNeverShown(t *testing.T) {
 
 	// A real client, with the configuration that it finds: kitbox itself. It
 	// pushes and pulls a Kit, whose layers come from a CDN.
-	program, err := os.ReadFile(filepath.Join(bin, "kitbox"))
+	program, err := os.ReadFile(filepath.Join(bin, "kit-engine"))
 	if err != nil {
 		t.Fatal(err)
 	}
