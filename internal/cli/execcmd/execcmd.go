@@ -87,7 +87,7 @@ comment. -e comes over it.`,
 			}
 			c.Env = append(env, c.Env...)
 			if alone {
-				return notDone(detach(e, cmd, &s, sb, &c))
+				return detach(e, cmd, &s, sb, &c)
 			}
 			res, err := s.Run(cmd.Context(), e, sb, &c)
 			return result(res, notDone(err))
