@@ -66,8 +66,9 @@ type Sandbox interface {
 	// Run runs one command to its end. A non-zero status and a signal are
 	// results; an error means that no trustworthy end was seen: the command
 	// could not be started ([kiterr.ErrCannotExec]), the sandbox does not
-	// run ([kiterr.ErrNotRunning]), or ctx ended, in which case the
-	// command and its children have been killed. A ctx that is done before
+	// run ([kiterr.ErrNotRunning]), the command was started and its end not
+	// seen ([kiterr.ErrLost]), or ctx ended, in which case the command and
+	// its children have been killed. A ctx that is done before
 	// the call starts nothing.
 	Run(ctx context.Context, c *Cmd) (*Result, error)
 }

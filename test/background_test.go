@@ -1,8 +1,13 @@
 package test
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // services is a Kit with a service of its own, which a background startup hook
@@ -39,4 +44,69 @@ func TestABackgroundHookOutlivesItsKeeper(t *testing.T) {
 	}
 	h.must("rm", "b")
 	h.must("volume", "rm", "b")
+}
+
+// ends is a Kit with background hooks that end when they are told to: one badly, one
+// while no keeper is there.
+const ends = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
+ {"type":"com.docker.sandbox/long-running@1"},
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/v"}},
+ {"type":"com.docker.sandbox/lifecycle@1","config":{
+  "startup":[{"command":"echo hello; while ! test -e /v/go; do sleep 0.05; done; exit 7","background":true},
+             {"command":"while ! test -e /v/gone; do sleep 0.05; done; touch /v/ended; exit 5","background":true},
+             {"command":"exit 3","background":true}]}}]}`
+
+// How a background hook ends is logged by whoever keeps the sandbox then, once.
+func TestTheEndOfABackgroundHookIsLoggedByTheNextKeeper(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", ends)
+	h.must("create", "-q", "--name", "b", "w:1")
+	codes := func() (out map[int]int) {
+		t.Helper()
+		out = map[int]int{}
+		var runs []sandbox.HookRun
+		if err := json.Unmarshal([]byte(h.must("logs", "--json", "b")), &runs); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range runs {
+			if _, twice := out[r.Index]; twice {
+				t.Errorf("hook %d is logged twice: %+v", r.Index, runs)
+			}
+			out[r.Index] = r.ExitCode
+		}
+		return out
+	}
+	h.eventually("the hook that ends at once", func() string {
+		if codes()[2] != 3 {
+			return "it is not logged"
+		}
+		return ""
+	})
+	kill(t, h.info("b").KeeperPID)
+	// Without a keeper a file of the volume can be made from the host alone.
+	h.touch("b", "gone")
+	h.reached(h.volume("b") + "/ended")
+	h.must("start", "b")
+	kill(t, h.info("b").KeeperPID)
+	h.must("start", "b")
+	h.must("exec", "b", "--", "touch", "/v/go")
+	h.eventually("the ends of both to be logged", func() string {
+		if c := codes(); c[0] != 7 || c[1] != 5 || c[2] != 3 {
+			return "the log has other ends"
+		}
+		return ""
+	})
+	problems := strings.Join(h.info("b").Problems, "\n")
+	if !strings.Contains(problems, "status 7") {
+		t.Errorf("problems: %s", problems)
+	}
+	h.must("rm", "b")
+	h.must("volume", "rm", "b")
+}
+
+func (h *host) touch(name, file string) {
+	h.t.Helper()
+	if err := os.WriteFile(filepath.Join(h.volume(name), file), nil, 0o644); err != nil {
+		h.t.Fatal(err)
+	}
 }

@@ -3,7 +3,9 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -67,6 +70,8 @@ func TestAListingIsNotHeldUpByFrozenSandboxes(t *testing.T) {
 	stop(both.KeeperPID)
 	stop(both.PID)
 	frozen := []string{"s03", "s04", "s05"}
+	h.hang("s07")
+	frozen = append(frozen, "s07")
 	if thaw := freeze(t, h.info("s06").PID); thaw != nil {
 		defer thaw()
 		frozen = append(frozen, "s06")
@@ -95,6 +100,55 @@ func TestAListingIsNotHeldUpByFrozenSandboxes(t *testing.T) {
 	}
 	// Stopped ones can be removed as they are.
 	h.must("rm", "s03", "s04", "s05")
+	h.must("rm", "s07")
+}
+
+// hang has a process in the place of the keeper of a sandbox that takes every call
+// and answers none. It is not stopped, and does nothing.
+func (h *host) hang(name string) {
+	h.t.Helper()
+	kill(h.t, h.info(name).KeeperPID)
+	l, err := link.Bind(filepath.Join(h.home, "sandboxes", name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer f.Close()
+	c := exec.Command("/proc/self/exe")
+	c.Args = []string{link.ProcessName, hangs}
+	c.ExtraFiles = []*os.File{f}
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+}
+
+// hangs is the argument of a keeper that hang starts.
+const hangs = "hangs"
+
+// hangOn is what that one does.
+func hangOn() {
+	err := syscall.Listen(3, 128) // whoever listens last is who callers see
+	var l net.Listener
+	if err == nil {
+		l, err = net.FileListener(os.NewFile(3, "listener"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	calls := map[net.Conn]bool{} // or they would be closed
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			os.Exit(1)
+		}
+		calls[c] = true
+	}
 }
 
 // freeze holds the processes of pid's machine by their control group; nil where

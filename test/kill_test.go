@@ -205,6 +205,35 @@ func TestAKeeperThatHangsHoldsNobodyUp(t *testing.T) {
 		t.Errorf("ls: %+v", list)
 	}
 	h.must("exec", "works", "--", "true")
+	// Who waits for it is told, and can give up before.
+	for _, args := range [][]string{{"exec", "hangs", "--", "true"}, {"start", "hangs"}, {"ports", "hangs"}, {"ports", "publish", "hangs", "80"}} {
+		if _, err := h.run(args...); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("its keeper, process %d, does not answer; 'kitbox restart hangs' ends it", pid)) {
+			t.Errorf("%s: %v", args[0], err)
+		}
+	}
+	c := h.command("exec", "hangs", "--", "true")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("the command to call the keeper", func() string {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Process.Pid))
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); strings.HasPrefix(to, "socket:") {
+				return ""
+			}
+		}
+		return "it has no socket"
+	})
+	begun = time.Now()
+	if err := c.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if took := time.Since(begun); c.ProcessState.ExitCode() != 130 || took > 3*time.Second {
+		t.Errorf("interrupted: %v after %v", c.ProcessState, took)
+	}
+	h.must("restart", "hangs")
+	h.must("exec", "hangs", "--", "true")
 	h.must("rm", "hangs")
 }
 

@@ -41,6 +41,9 @@ var libexec string
 
 func TestMain(m *testing.M) {
 	halt()
+	if len(os.Args) == 2 && os.Args[0] == link.ProcessName && os.Args[1] == hangs {
+		hangOn()
+	}
 	if len(os.Args) > 0 && (os.Args[0] == link.ProcessName || os.Args[0] == job.ProcessName) {
 		os.Exit(app.Main(os.Args))
 	}

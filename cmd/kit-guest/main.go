@@ -2,8 +2,9 @@
 // driver, never by hand.
 //
 //	kit-guest init    build the machine described on descriptor 3, then serve on 4
-//	kit-guest serve C serve on descriptor 3, in a machine that is built already,
-//	                  with the capabilities C, comma-separated, for commands
+//	kit-guest serve C finish a machine that is built already as descriptor 4 says
+//	                  and serve on 3, with the capabilities C, comma-separated,
+//	                  for commands
 //	kit-guest lock P  copy the mounts P from a user namespace, to descriptor 3
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
@@ -40,7 +41,7 @@ func main() {
 	}
 	// Before anything else: a descriptor that some ancestor forgot must not
 	// reach a command of the machine, nor stay open in here.
-	kept := map[string]uint{"init": 3, "serve": 1, "anchor": 1, "lock": 1}[mode]
+	kept := map[string]uint{"init": 3, "serve": 2, "anchor": 1, "lock": 1}[mode]
 	if err := unix.CloseRange(3+kept, ^uint(0), 0); err != nil {
 		fatal("closing inherited descriptors: %v", err)
 	}
@@ -72,6 +73,9 @@ func main() {
 			err = fmt.Errorf("no capabilities given")
 		}
 		if err == nil {
+			err = finish(4)
+		}
+		if err == nil {
 			var c *inside.Confinement
 			if c, err = inside.Prepare(strings.Split(os.Args[2], ",")); err == nil {
 				err = c.Apply()
@@ -93,6 +97,17 @@ func main() {
 	default:
 		fatal("this program is started by kitbox")
 	}
+}
+
+// finish does what descriptor fd says.
+func finish(fd uintptr) error {
+	f := os.NewFile(fd, "machine")
+	defer f.Close()
+	c, err := inside.ReceiveConfig(f)
+	if err != nil {
+		return fmt.Errorf("reading the machine's description: %w", err)
+	}
+	return inside.Finish(c)
 }
 
 // build makes the machine and returns where to serve.

@@ -28,7 +28,7 @@ type doctor struct{ libexec []string }
 // Examine implements [sandbox.Doctor].
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	fs := []sandbox.Finding{
-		kernel(), userNamespaces(ctx), overlay(), cgroups(), sizes(), boundaryWorks(ctx),
+		kernel(), userNamespaces(ctx, startInNamespaces), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
 		d.program("kit-engine", true, "is the whole of kitbox, and keeps each sandbox"),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
@@ -44,14 +44,15 @@ func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 // kernel asks for idmapped mounts over overlayfs layers, the newest thing that
 // the driver needs.
 func kernel() sandbox.Finding {
-	f := sandbox.Finding{Name: "kernel", Required: true, Remedy: "kitbox needs Linux 5.19 or later"}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		f.Detail = err.Error()
-		return f
+		return judgeKernel("of an unknown version: " + err.Error())
 	}
-	release := unix.ByteSliceToString(u.Release[:])
-	f.Detail = "Linux " + release
+	return judgeKernel(unix.ByteSliceToString(u.Release[:]))
+}
+
+func judgeKernel(release string) sandbox.Finding {
+	f := sandbox.Finding{Name: "kernel", Required: true, Detail: "Linux " + release, Remedy: "kitbox needs Linux 5.19 or later"}
 	parts := strings.SplitN(release, ".", 3)
 	if len(parts) >= 2 {
 		major, err1 := strconv.Atoi(parts[0])
@@ -61,15 +62,10 @@ func kernel() sandbox.Finding {
 	return f
 }
 
-func userNamespaces(ctx context.Context) sandbox.Finding {
+func userNamespaces(ctx context.Context, try func(context.Context) error) sandbox.Finding {
 	f := sandbox.Finding{Name: "user namespaces", Required: true,
 		Remedy: "allow them: sysctl user.max_user_namespaces=15000, and on Debian or Ubuntu kernel.unprivileged_userns_clone=1 or kernel.apparmor_restrict_unprivileged_userns=0"}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	c := exec.CommandContext(ctx, "/proc/self/exe", "version")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
-	if err := c.Run(); err != nil {
+	if err := try(ctx); err != nil {
 		f.Detail = err.Error()
 		return f
 	}
@@ -77,9 +73,18 @@ func userNamespaces(ctx context.Context) sandbox.Finding {
 	return f
 }
 
-func overlay() sandbox.Finding {
+func startInNamespaces(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, "/proc/self/exe", "version")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
+	return c.Run()
+}
+
+func overlay(filesystems string) sandbox.Finding {
 	f := sandbox.Finding{Name: "overlayfs", Required: true, Remedy: "load it: modprobe overlay"}
-	b, err := os.ReadFile("/proc/filesystems")
+	b, err := os.ReadFile(filesystems)
 	if err != nil {
 		f.Detail = err.Error()
 		return f
@@ -94,17 +99,17 @@ func overlay() sandbox.Finding {
 
 // cgroups are not required: without them limits do not hold, which is said when
 // one is asked for.
-func cgroups() sandbox.Finding {
+func cgroups(root string) sandbox.Finding {
 	f := sandbox.Finding{Name: "cgroups", Remedy: "without them limits of memory, processor and processes do not hold"}
 	var st unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
+	if err := unix.Statfs(root, &st); err != nil {
 		f.Detail = err.Error()
 		return f
 	}
-	dir, kind := "/sys/fs/cgroup", "version 2"
+	dir, kind := root, "version 2"
 	if st.Type != unix.CGROUP2_SUPER_MAGIC {
-		kind, dir = "version 1", "/sys/fs/cgroup/pids"
-		if _, err := os.Stat("/sys/fs/cgroup/unified/cgroup.procs"); err == nil {
+		kind, dir = "version 1", root+"/pids"
+		if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil {
 			kind = "version 1 with 2 beside it"
 		}
 	}
@@ -119,9 +124,9 @@ func cgroups() sandbox.Finding {
 
 // sizes are not required: without them the size of a volume is advice, which the
 // plan says, and a limit of the disk is refused.
-func sizes() sandbox.Finding {
+func sizes(unusable func() error) sandbox.Finding {
 	f := sandbox.Finding{Name: "volume sizes", Remedy: "without this a volume's size is advice and --disk is refused: as root, apt-get install e2fsprogs and modprobe loop"}
-	if err := loopfs.Unusable(); err != nil {
+	if err := unusable(); err != nil {
 		f.Detail = strings.TrimSuffix(err.Error(), ": "+kiterr.ErrUnsupported.Error())
 		return f
 	}
@@ -129,15 +134,25 @@ func sizes() sandbox.Finding {
 	return f
 }
 
-// boundaryWorks puts a boundary around a network namespace that is made for it.
-func boundaryWorks(ctx context.Context) sandbox.Finding {
-	f := sandbox.Finding{Name: "network boundary", Required: os.Geteuid() == 0,
+// boundaryWorks has a boundary tried where this process can make one.
+func boundaryWorks(ctx context.Context, root bool, try func(context.Context) error) sandbox.Finding {
+	f := sandbox.Finding{Name: "network boundary", Required: root,
 		Remedy: "load what is missing: modprobe veth nft_tproxy nft_reject_inet nfnetlink_log"}
-	if os.Geteuid() != 0 {
+	if !root {
 		f.Detail, f.Remedy = "tried when a sandbox is made", ""
 		f.OK = true
 		return f
 	}
+	if err := try(ctx); err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	f.OK, f.Detail = true, "one was put up and taken down"
+	return f
+}
+
+// tryBoundary puts a boundary around a network namespace that is made for it.
+func tryBoundary(ctx context.Context) error {
 	result := make(chan error, 1)
 	go func() {
 		// The thread is not given back: it ends with this goroutine, and
@@ -159,12 +174,7 @@ func boundaryWorks(ctx context.Context) sandbox.Finding {
 			return b.Close()
 		}()
 	}()
-	if err := <-result; err != nil {
-		f.Detail = err.Error()
-		return f
-	}
-	f.OK, f.Detail = true, "one was put up and taken down"
-	return f
+	return <-result
 }
 
 func (d doctor) program(name string, required bool, what string) sandbox.Finding {

@@ -22,17 +22,17 @@ import (
 
 // appArmor looks for the restriction of newer Ubuntu, which lets an ordinary user
 // make a user namespace and then takes its capabilities away.
-func appArmor() sandbox.Finding {
-	f := sandbox.Finding{Name: "AppArmor", OK: true, Required: os.Geteuid() != 0, Detail: "does not restrict user namespaces"}
-	b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+func appArmor(proc string, root bool) sandbox.Finding {
+	f := sandbox.Finding{Name: "AppArmor", OK: true, Required: !root, Detail: "does not restrict user namespaces"}
+	b, err := os.ReadFile(proc + "/sys/kernel/apparmor_restrict_unprivileged_userns")
 	if err != nil || strings.TrimSpace(string(b)) != "1" {
 		return f
 	}
-	if os.Geteuid() == 0 {
+	if root {
 		f.Detail = "restricts user namespaces of ordinary users, which does not concern root"
 		return f
 	}
-	if label, err := os.ReadFile("/proc/self/attr/current"); err == nil && !strings.HasPrefix(string(label), "unconfined") {
+	if label, err := os.ReadFile(proc + "/self/attr/current"); err == nil && !strings.HasPrefix(string(label), "unconfined") {
 		f.Detail = "restricts user namespaces; this program runs under the profile " + strings.TrimSpace(strings.Trim(string(label), "\x00\n"))
 		return f
 	}
@@ -82,9 +82,9 @@ func guarded() sandbox.Finding {
 }
 
 // idmapped tries a mount that translates owners, on the file system of the state.
-func idmapped(guest string) sandbox.Finding {
-	f := sandbox.Finding{Name: "idmapped mounts", Required: os.Geteuid() == 0, Remedy: "keep the state on ext4, xfs, btrfs or tmpfs: set KITBOX_HOME to a directory there"}
-	if os.Geteuid() != 0 {
+func idmapped(guest string, root bool, try func(guest, dir string) error) sandbox.Finding {
+	f := sandbox.Finding{Name: "idmapped mounts", Required: root, Remedy: "keep the state on ext4, xfs, btrfs or tmpfs: set KITBOX_HOME to a directory there"}
+	if !root {
 		f.OK, f.Detail, f.Remedy = true, "are root's; a sandbox's ids are arranged instead", ""
 		return f
 	}
@@ -93,7 +93,7 @@ func idmapped(guest string) sandbox.Finding {
 		err = errors.New("not tried, since kit-guest is missing")
 	}
 	if err == nil {
-		err = tryIDMap(guest, dir)
+		err = try(guest, dir)
 	}
 	if err != nil {
 		f.Detail = err.Error()
@@ -123,12 +123,12 @@ const (
 )
 
 // disk asks whether there is room for state.
-func disk() sandbox.Finding {
+func disk(statfs func(dir string, st *unix.Statfs_t) error) sandbox.Finding {
 	f := sandbox.Finding{Name: "disk", Remedy: "make room: kitbox prune and kitbox image prune delete what nothing needs; or set KITBOX_HOME to a larger disk"}
 	dir, err := home()
 	var st unix.Statfs_t
 	if err == nil {
-		err = unix.Statfs(dir, &st)
+		err = statfs(dir, &st)
 	}
 	if err != nil {
 		f.Detail = err.Error()
@@ -173,9 +173,9 @@ func clock(now time.Time) sandbox.Finding {
 }
 
 // watches asks whether masks can be kept up in large directories.
-func watches() sandbox.Finding {
+func watches(file string) sandbox.Finding {
 	f := sandbox.Finding{Name: "file watches", Remedy: "raise the sysctl fs.inotify.max_user_watches to 524288: files that appear in directories beyond it are not masked until the next start"}
-	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_watches")
+	b, err := os.ReadFile(file)
 	if err != nil {
 		f.Detail = err.Error()
 		return f
@@ -188,6 +188,8 @@ func watches() sandbox.Finding {
 
 // hostFindings are about the machine rather than about what kitbox does on it.
 func (d doctor) hostFindings(context.Context) []sandbox.Finding {
-	return []sandbox.Finding{appArmor(), idmapped(programs.Find(d.libexec, "kit-guest")), guarded(), disk(), clock(time.Now()), watches(),
+	root := os.Geteuid() == 0
+	return []sandbox.Finding{appArmor("/proc", root), idmapped(programs.Find(d.libexec, "kit-guest"), root, tryIDMap), guarded(), disk(unix.Statfs), clock(time.Now()),
+		watches("/proc/sys/fs/inotify/max_user_watches"),
 		tool("git", "clones workspaces (--clone): apt-get install git")}
 }

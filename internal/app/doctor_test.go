@@ -1,12 +1,18 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/store"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 func TestDoctorJudgesTheClock(t *testing.T) {
@@ -76,7 +82,118 @@ func TestEveryFindingSaysWhatWasFound(t *testing.T) {
 			t.Errorf("%s says not what to do", f.Name)
 		}
 	}
-	if f := disk(); !strings.Contains(f.Detail, "free in") {
+	if f := disk(unix.Statfs); !strings.Contains(f.Detail, "free in") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestEveryCheckCanFail has each meet the machine that it is there to find, and be
+// right about one that has nothing wrong.
+func TestEveryCheckCanFail(t *testing.T) {
+	ctx := t.Context()
+	t.Setenv("KITBOX_HOME", t.TempDir())
+	file := func(content string) string {
+		p := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	proc := func(restrict, label string) string {
+		dir := t.TempDir()
+		for p, content := range map[string]string{"sys/kernel/apparmor_restrict_unprivileged_userns": restrict, "self/attr/current": label} {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, p)), 0o700), os.WriteFile(filepath.Join(dir, p), []byte(content), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	broken := errors.New("it broke")
+	space := func(free, inodes uint64, flags int64) func(string, *unix.Statfs_t) error {
+		return func(_ string, st *unix.Statfs_t) error {
+			*st = unix.Statfs_t{Bavail: free / 4096, Bsize: 4096, Files: 1 << 30, Ffree: inodes, Flags: flags}
+			return nil
+		}
+	}
+	lacks := func(name string) sandbox.Finding {
+		t.Helper()
+		t.Setenv("PATH", t.TempDir())
+		return tool(name, "install it")
+	}
+	inDir := doctor{libexec: []string{t.TempDir()}}
+	mine := t.TempDir()
+	if err := os.WriteFile(filepath.Join(mine, "kit-guest"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	foreign := func() sandbox.Finding {
+		dir := t.TempDir()
+		t.Setenv("KITBOX_HOME", dir)
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		return guarded()
+	}
+	failing := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	found := map[string]bool{}
+	for _, c := range []struct {
+		f    sandbox.Finding
+		ok   bool
+		says string // of the detail
+		do   string // of the remedy, if it is not all right
+	}{
+		{judgeKernel("5.18.19-generic"), false, "5.18", "5.19"},
+		{judgeKernel("4.9.0"), false, "4.9", "5.19"},
+		{judgeKernel("odd"), false, "odd", "5.19"},
+		{judgeKernel("5.19.0-50-generic"), true, "5.19", ""},
+		{judgeKernel("6.1"), true, "6.1", ""},
+		{userNamespaces(ctx, failing(broken)), false, "it broke", "max_user_namespaces"},
+		{userNamespaces(ctx, failing(nil)), true, "started", ""},
+		{overlay(file("nodev\tproc\n\text4\n")), false, "does not list", "modprobe overlay"},
+		{overlay(file("nodev\toverlay\n")), true, "has it", ""},
+		{overlay("/no/such"), false, "no such file", "modprobe"},
+		{cgroups("/no/such"), false, "no such file", "limits"},
+		{cgroups(t.TempDir()), false, "not writable", "limits"},
+		{sizes(func() error { return broken }), false, "it broke", "e2fsprogs"},
+		{sizes(func() error { return nil }), true, "can be made", ""},
+		{boundaryWorks(ctx, true, failing(broken)), false, "it broke", "nft_tproxy"},
+		{boundaryWorks(ctx, true, failing(nil)), true, "taken down", ""},
+		{boundaryWorks(ctx, false, failing(broken)), true, "tried when", ""},
+		{inDir.program("kit-guest", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
+		{inDir.program("kit-engine", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
+		{inDir.program("kit-builder", false, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
+		{doctor{libexec: []string{mine}}.program("kit-guest", true, "is it"), true, "kit-guest", ""},
+		{lacks("mmdebstrap"), false, "PATH", "install"}, {lacks("git"), false, "PATH", "install"}, {lacks("newuidmap"), false, "PATH", "install"},
+		{judgeSubids("ann", "1000", [2]string{}), false, "none in", "usermod"},
+		{appArmor(proc("1", "unconfined\n"), false), false, "restricts", "apparmor_parser"},
+		{appArmor(proc("1", "unconfined\n"), true), true, "does not concern root", ""},
+		{appArmor(proc("1", "kitbox (enforce)\n"), false), true, "under the profile kitbox", ""},
+		{appArmor(proc("0", "unconfined\n"), false), true, "does not restrict", ""},
+		{appArmor("/no/such", false), true, "does not restrict", ""},
+		{idmapped("guest", true, func(string, string) error { return broken }), false, "it broke", "ext4"},
+		{idmapped("", true, func(string, string) error { return nil }), false, "kit-guest is missing", "ext4"},
+		{idmapped("guest", true, func(string, string) error { return nil }), true, "was made", ""},
+		{foreign(), false, "can", "chmod"},
+		{disk(space(1<<30, 1<<20, 0)), false, "1.0 GiB", "prune"},
+		{disk(space(90<<30, 10, 0)), false, "10 inodes", "prune"},
+		{disk(space(90<<30, 1<<20, unix.ST_RDONLY)), false, "read-only", "KITBOX_HOME"},
+		{disk(func(string, *unix.Statfs_t) error { return broken }), false, "it broke", "KITBOX_HOME"},
+		{disk(space(90<<30, 1<<20, 0)), true, "90.0 GiB", ""},
+		{clock(time.Unix(0, 0)), false, "before this program", "set it"},
+		{watches(file("8192\n")), false, "8192", "max_user_watches"},
+		{watches(file("x\n")), false, "0", "max_user_watches"},
+		{watches("/no/such"), false, "no such file", "max_user_watches"},
+		{watches(file("65536\n")), true, "65536", ""},
+	} {
+		if c.f.OK != c.ok || !strings.Contains(c.f.Detail, c.says) || !c.ok && !strings.Contains(c.f.Remedy, c.do) {
+			t.Errorf("want ok %v, %q and %q; got %+v", c.ok, c.says, c.do, c.f)
+		}
+		if !c.f.OK {
+			found[c.f.Name] = true
+		}
+	}
+	for _, f := range (doctor{}).Examine(ctx) {
+		if !found[f.Name] {
+			t.Errorf("%q is not seen to fail", f.Name)
+		}
 	}
 }

@@ -96,6 +96,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver/cgroup", Why: "shared by drivers"},
 	{Pkg: "internal/driver/machinedir", Why: "shared by drivers"},
 	{Pkg: "internal/driver/cover", Why: "shared by drivers", Only: []string{"kiterr", "internal/plan"}},
+	{Pkg: "internal/driver/guard", Why: "shared by drivers, whose machines are processes"},
 	{Pkg: "internal/driver/drivertest/rootfs", Why: "a root filesystem for tests", Only: []string{}},
 	{Pkg: "internal/driver/drivertest", Why: "the suite sees the contract and the guest, no driver",
 		Only: []string{"kiterr", "internal/plan", "internal/driver", "internal/guest/client"}},

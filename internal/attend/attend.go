@@ -8,6 +8,7 @@ package attend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
@@ -68,7 +69,8 @@ func (s Sandbox) Stop(ctx context.Context, r link.StopRequest) error {
 // caller holds its lock and knows that it came to be and is not to be removed or
 // made anew. A [sandbox.HookError] of the runtime phase leaves it running.
 func (s Sandbox) Start(ctx context.Context, spawn func() (*link.Process, error), progress func(sandbox.Event)) error {
-	switch err := s.Keeper().Watch(ctx, progress); {
+	err := s.Answering(ctx, func(ctx context.Context) error { return s.Keeper().Watch(ctx, progress) })
+	switch {
 	case err == nil:
 		return nil
 	case !errors.Is(err, link.ErrNone):
@@ -82,6 +84,8 @@ func (s Sandbox) Start(ctx context.Context, spawn func() (*link.Process, error),
 		return err
 	}
 	defer k.Release()
-	_, err = k.Boot(ctx, link.BootOptions{Progress: progress})
-	return err
+	if _, err = k.Boot(ctx, link.BootOptions{Progress: progress}); err == nil || errors.As(err, new(*sandbox.HookError)) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("sandbox %s: %w", s.State.Name, err)
 }

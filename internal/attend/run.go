@@ -42,8 +42,12 @@ func (s Sandbox) Run(ctx context.Context, session *link.Session, launch plan.Lau
 		return nil, fmt.Errorf("sandbox %s: %w", s.State.Name, err)
 	}
 	io := client.Stdio{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr}
-	if started != nil {
-		io.Started = func(int) { started() }
+	begun := false
+	io.Started = func(int) {
+		begun = true
+		if started != nil {
+			started()
+		}
 	}
 	if c.Signals != nil {
 		signals := make(chan syscall.Signal)
@@ -62,12 +66,15 @@ func (s Sandbox) Run(ctx context.Context, session *link.Session, launch plan.Lau
 			io.Resize = sizes
 		}
 	}
-	begun := time.Now()
+	since := time.Now()
 	exit, err := (&client.Client{Dial: dial}).Exec(ctx, r, io)
+	if err != nil && begun && ctx.Err() == nil {
+		return nil, fmt.Errorf("sandbox %s: %w: %w", s.State.Name, err, kiterr.ErrLost)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", s.State.Name, err)
 	}
-	res := &sandbox.Result{ExitCode: exit.Code, Duration: time.Since(begun)}
+	res := &sandbox.Result{ExitCode: exit.Code, Duration: time.Since(since)}
 	if exit.Signal != 0 {
 		res.Signal = unix.SignalName(syscall.Signal(exit.Signal))
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -292,7 +294,7 @@ func TestExecPassesStreamsAndOptionsOn(t *testing.T) {
 	if got := strings.Join(f.cmd.Args, " "); got != "ls -l -- x" || f.cmd.Stdin != nil {
 		t.Errorf("without --: %q", got)
 	}
-	if status, _, errs := f.command("exec", "missing", "--", "true"); status != 1 || !strings.Contains(errs, "sandbox missing: not found") {
+	if status, _, errs := f.command("exec", "missing", "--", "true"); status != 125 || !strings.Contains(errs, "sandbox missing: not found") {
 		t.Errorf("status %d, %q", status, errs)
 	}
 }
@@ -357,6 +359,16 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 			}
 		}
 	}
+	var reads func(c *cobra.Command)
+	reads = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			reads(sub)
+		}
+		if slices.Contains([]string{"ls", "status", "inspect", "images", "ports", "events", "plan", "doctor", "log", "unsaved", "version", "prune", "check", "surface", "diff", "logs"}, c.Name()) && c.Runnable() && c.Flags().Lookup("json") == nil {
+			t.Errorf("%s has no --json", c.CommandPath())
+		}
+	}
+	reads(root)
 	status, out, _ := f.command("version")
 	if status != 0 || out != "kitbox 1.2.3\n" {
 		t.Errorf("version: %q", out)

@@ -67,6 +67,34 @@ type Machine struct {
 	Unenforced []string
 }
 
+// A Judge can say beforehand whether it would refuse a machine. Use [Fit].
+type Judge interface {
+	Fit(m plan.Machine) error
+}
+
+// Fit returns the error with which d would refuse to create m on this system, and
+// changes nothing. A driver that does not judge beforehand has no objection.
+func Fit(d Driver, m plan.Machine) error {
+	if j, ok := d.(Judge); ok {
+		return j.Fit(m)
+	}
+	return nil
+}
+
+// A Chooser is several drivers, which machines name. Use [Known].
+type Chooser interface {
+	Known(name string) error
+}
+
+// Known returns the error with which d would refuse a machine because of the driver
+// that it names. A driver that stands for itself has no objection.
+func Known(d Driver, name string) error {
+	if c, ok := d.(Chooser); ok {
+		return c.Known(name)
+	}
+	return nil
+}
+
 // A Networked driver can hand out the network namespace of a running machine,
 // so that the boundary can put its interface there. Use [NetNS].
 type Networked interface {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/compose"
+	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/oversight"
@@ -22,20 +23,18 @@ const sweepGrace = time.Hour
 
 // Plan implements [sandbox.Runtime].
 func (e *Engine) Plan(ctx context.Context, o sandbox.CreateOptions) (*sandbox.Plan, error) {
-	if err := e.privilege(); err != nil {
-		return nil, err
-	}
-	if err := e.ready(); err != nil {
-		return nil, err
-	}
-	if err := compose.Pinned(&o); err != nil {
-		return nil, err
-	}
-	c, err := e.composer.Compose(ctx, o, compose.Name(o), state.NewID())
+	name, err := e.begin(&o)
 	if err != nil {
 		return nil, err
 	}
-	if err := oversight.Consent(c.Plan, e.globalRules(), o.Approve); err != nil {
+	if _, err := e.leftover(ctx, name); err != nil {
+		return nil, err
+	}
+	c, err := e.composer.Compose(ctx, o, name, state.NewID())
+	if err != nil {
+		return nil, err
+	}
+	if err := e.admit(c.Plan, o.Approve); err != nil {
 		return nil, err
 	}
 	shown, err := oversight.Offer(c.Plan, e.globalRules())
@@ -56,17 +55,8 @@ func (e *Engine) Create(ctx context.Context, o sandbox.CreateOptions) (sandbox.S
 }
 
 func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, error) {
-	if err := compose.Pinned(&o); err != nil {
-		return nil, err
-	}
-	name := compose.Name(o)
-	if err := state.ValidName(name); err != nil {
-		return nil, err
-	}
-	if err := e.privilege(); err != nil {
-		return nil, err
-	}
-	if err := e.ready(); err != nil {
+	name, err := e.begin(&o)
+	if err != nil {
 		return nil, err
 	}
 	if err := e.state.Sweep(sweepGrace); err != nil {
@@ -82,7 +72,7 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	if err != nil {
 		return nil, err
 	}
-	if err := oversight.Consent(c.Plan, e.globalRules(), o.Approve); err != nil {
+	if err := e.admit(c.Plan, o.Approve); err != nil {
 		return nil, err
 	}
 	if o.Granted != nil {
@@ -96,26 +86,79 @@ func (e *Engine) create(ctx context.Context, o sandbox.CreateOptions) (*box, err
 	return e.make(ctx, o, c)
 }
 
-// vacate fails when name is taken, and frees it when what has it is the remains
-// of an interrupted creation.
-func (e *Engine) vacate(ctx context.Context, name string) error {
+// begin names what o asks for and fails with what can be said before a Kit is
+// looked at, which may take minutes.
+func (e *Engine) begin(o *sandbox.CreateOptions) (name string, err error) {
+	if err := compose.Pinned(o); err != nil {
+		return "", err
+	}
+	name = compose.Name(*o)
+	if err := state.ValidName(name); err != nil {
+		return "", err
+	}
+	if err := driver.Known(e.c.Driver, o.Driver); err != nil {
+		return "", err
+	}
+	if err := e.privilege(); err != nil {
+		return "", err
+	}
+	return name, e.ready()
+}
+
+// admit fails with whatever would refuse p once it is to be made, so that it is
+// refused when nothing is made yet, and when it is only shown.
+func (e *Engine) admit(p *plan.Plan, approve bool) error {
+	if err := oversight.Consent(p, e.globalRules(), approve); err != nil {
+		return err
+	}
+	m := p.Machine
+	if !e.c.Rootless && m.IDMap.IsIdentity() {
+		m.IDMap = state.SomeIDs()
+	}
+	if err := driver.Fit(e.c.Driver, m); err != nil {
+		return explainBoot(p, err)
+	}
+	return nil
+}
+
+// leftover fails when name is taken. What it returns, unless it is nil, is what an
+// interrupted creation left under that name.
+func (e *Engine) leftover(ctx context.Context, name string) (*box, error) {
 	sb, err := e.state.Sandbox(name)
 	if errors.Is(err, kiterr.ErrNotFound) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := &box{e: e, sb: sb}
 	es, err := journal.Read(sb.Dir())
 	if err != nil {
+		return nil, err
+	}
+	if journal.Installed(es) && journal.Last(es) != journal.Removing || b.busy() {
+		return nil, taken(name)
+	}
+	if _, err := b.keeper().Status(ctx); err == nil {
+		return nil, taken(name) // a keeper goes on with it
+	} else if !errors.Is(err, link.ErrNone) {
+		return nil, err
+	}
+	return b, nil
+}
+
+func taken(name string) error {
+	return fmt.Errorf("sandbox %s: %w: 'kitbox attach %s' runs it again; choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name, name)
+}
+
+// vacate fails when name is taken, and frees it when what has it is the remains
+// of an interrupted creation.
+func (e *Engine) vacate(ctx context.Context, name string) error {
+	b, err := e.leftover(ctx, name)
+	if b == nil || err != nil {
 		return err
 	}
-	taken := fmt.Errorf("sandbox %s: %w: choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name)
-	if journal.Installed(es) && journal.Last(es) != journal.Removing || b.busy() {
-		return taken
-	}
-	l, err := sb.Lock(ctx, "create")
+	l, err := b.sb.Lock(ctx, "create")
 	if errors.Is(err, kiterr.ErrNotFound) {
 		return nil
 	}
@@ -124,7 +167,7 @@ func (e *Engine) vacate(ctx context.Context, name string) error {
 	}
 	defer l.Unlock()
 	if err := b.mend(ctx); err == nil {
-		return taken // a keeper goes on with it
+		return taken(name) // a keeper goes on with it
 	} else if !errors.Is(err, kiterr.ErrNotFound) {
 		return err
 	}

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 
@@ -14,7 +13,11 @@ import (
 
 // Ports implements [sandbox.Publisher].
 func (b *box) Ports(ctx context.Context) ([]sandbox.Port, error) {
-	ports, err := b.keeper().Ports(ctx)
+	var ports []publish.Port
+	err := b.attended().Answering(ctx, func(ctx context.Context) (err error) {
+		ports, err = b.keeper().Ports(ctx)
+		return err
+	})
 	if errors.Is(err, link.ErrNone) {
 		var r *publish.Record
 		if r, err = b.portRecord(); err == nil {
@@ -57,7 +60,11 @@ func (b *box) Publish(ctx context.Context, o sandbox.PublishOptions) (sandbox.Po
 	if p.Transport == "" {
 		p.Transport = publish.TCP
 	}
-	ports, err := b.keeper().Publish(ctx, p)
+	var ports []publish.Port
+	err := b.attended().Answering(ctx, func(ctx context.Context) (err error) {
+		ports, err = b.keeper().Publish(ctx, p)
+		return err
+	})
 	if errors.Is(err, link.ErrNone) {
 		err = b.editPorts(ctx, func(r *publish.Record) error {
 			err := r.Add(p)
@@ -66,7 +73,7 @@ func (b *box) Publish(ctx context.Context, o sandbox.PublishOptions) (sandbox.Po
 		})
 	}
 	if err != nil {
-		return sandbox.Port{}, fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
+		return sandbox.Port{}, b.named(err)
 	}
 	for _, q := range ports {
 		if q.Key() == p.Key() {
@@ -82,14 +89,11 @@ func (b *box) Unpublish(ctx context.Context, container uint16, transport string)
 		transport = publish.TCP
 	}
 	key := publish.Key(container, transport)
-	err := b.keeper().Unpublish(ctx, key)
+	err := b.attended().Answering(ctx, func(ctx context.Context) error { return b.keeper().Unpublish(ctx, key) })
 	if errors.Is(err, link.ErrNone) {
 		err = b.editPorts(ctx, func(r *publish.Record) error { return r.Drop(key) })
 	}
-	if err != nil {
-		return fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
-	}
-	return nil
+	return b.named(err)
 }
 
 // editPorts changes the record of a sandbox that nobody keeps.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -16,7 +17,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
-	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -65,8 +65,9 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 	if !b.e.c.Rootless {
 		c.Plan.Machine.IDMap = old.Machine.IDMap
 	}
+	latecomers(old, c.Plan)
 	// First the floor, since what it leaves out is not asked for.
-	if err := oversight.Consent(c.Plan, b.e.globalRules(), co.Approve); err != nil {
+	if err := b.e.admit(c.Plan, co.Approve); err != nil {
 		return err
 	}
 	if err := approved(old, c.Plan, o.AllowWidening); err != nil {
@@ -79,6 +80,10 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		}
 		// They ran once, when the sandbox was made, and nothing runs them now.
 		shown.Hooks = slices.DeleteFunc(shown.Hooks, func(h sandbox.Hook) bool { return h.Phase == string(plan.Install) })
+		shown.Warnings = compose.Warnings(c.Plan, co.Env)
+		for _, k := range c.Plan.Uninstalled {
+			shown.Warnings = append(shown.Warnings, uninstalled(k))
+		}
 		o.Granted(shown)
 	}
 	n := next{Version: compose.Version, Plan: c.Plan}
@@ -103,6 +108,37 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		return err
 	}
 	return b.start(ctx, o.Progress)
+}
+
+// latecomers notes in candidate, which comes after old, the Kits whose install hooks
+// never run in this sandbox. They run once, at create (lifecycle@1), so that of the
+// others nothing is left but what they wrote on volumes; but a Kit must not seem to
+// have been set up that was not.
+func latecomers(old, candidate *plan.Plan) {
+	candidate.Installed = old.Installed
+	if candidate.Installed == nil {
+		for _, k := range old.Kits {
+			candidate.Installed = append(candidate.Installed, kitName(k.Ref))
+		}
+	}
+	for _, h := range candidate.Hooks {
+		if h.Phase == plan.Install && !slices.Contains(candidate.Installed, kitName(h.Kit)) && !slices.Contains(candidate.Uninstalled, h.Kit) {
+			candidate.Uninstalled = append(candidate.Uninstalled, h.Kit)
+		}
+	}
+}
+
+// kitName is a reference to a Kit without what tells its versions apart.
+func kitName(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	return ref
+}
+
+func uninstalled(kit string) string {
+	return fmt.Sprintf("kit %s came with a recreation, and its install hooks run at create alone; remove the sandbox and create it again to have them: its volumes stay", kit)
 }
 
 // again is what the sandbox was made with, and o over it.

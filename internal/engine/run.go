@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -25,11 +27,14 @@ func (b *box) run(ctx context.Context, c *sandbox.Cmd, started func()) (*sandbox
 	}
 	// The workload waits for startup hooks however long they take; a command
 	// comes in early rather than be shut out by a hook that hangs.
-	s, err := b.reach(ctx, !c.Workload)
-	if err != nil {
+	early, ready := unlessAsked(ctx, c.Signals)
+	s, err := b.reach(early, !c.Workload)
+	if err == nil {
+		defer s.Close()
+	}
+	if err := errors.Join(err, ready()); err != nil {
 		return nil, err
 	}
-	defer s.Close()
 	if !b.volatile {
 		b.release() // from here on sessions keep it
 	}
@@ -48,4 +53,37 @@ func (b *box) broken(ctx context.Context) error {
 	}
 	defer l.Unlock()
 	return b.mend(ctx)
+}
+
+// unlessAsked returns a context that the first signal ends which asks for an end:
+// there is no command yet that it could go on to. It does so until ready is called,
+// which returns the error of the context.
+func unlessAsked(ctx context.Context, signals <-chan int) (inner context.Context, ready func() error) {
+	inner, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case n, ok := <-signals: // nil: never
+				if !ok {
+					return
+				}
+				switch syscall.Signal(n) {
+				case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP:
+					cancel()
+				}
+			}
+		}
+	}()
+	return inner, func() error {
+		close(done)
+		<-ended
+		err := inner.Err()
+		cancel()
+		return err
+	}
 }

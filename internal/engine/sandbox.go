@@ -190,7 +190,7 @@ func (b *box) release() {
 // reach opens a session with the guest, mending on the way what a killed
 // command or keeper left.
 func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
-	s, err := b.keeper().Dial(ctx, early)
+	s, err := b.attended().Dial(ctx, early)
 	if !errors.Is(err, link.ErrNone) {
 		return s, err
 	}
@@ -221,7 +221,15 @@ func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
 		return nil, err
 	}
-	return b.keeper().Dial(ctx, early)
+	return b.attended().Dial(ctx, early)
+}
+
+// named puts the sandbox's name in front of err, unless it says it.
+func (b *box) named(err error) error {
+	if err == nil || errors.As(err, new(*attend.HungError)) {
+		return err
+	}
+	return fmt.Errorf("sandbox %s: %w", b.sb.Name, err)
 }
 
 // startedAnyway reports whether err is of a boot that ended with the sandbox up.

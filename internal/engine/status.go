@@ -3,12 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
@@ -121,6 +123,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = display.Left(p, m)
 		i.HostPorts = display.HostPorts(p)
+		for _, k := range p.Uninstalled {
+			i.Problems = append(i.Problems, uninstalled(k))
+		}
 	case !errors.Is(err, kiterr.ErrNotFound):
 		i.Problems = append(i.Problems, err.Error())
 	}
@@ -153,19 +158,27 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 }
 
 // ask asks the keeper how the sandbox is, and it what is inside, whose first
-// process is guest. One that does not answer although nothing holds it may only be
-// late, and is asked once more.
+// process is guest. One that does not answer may only be late, and is asked once
+// more: but only where it is seen at work, since one that does nothing would hold
+// up whoever asks.
 func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
 	for range 2 {
 		bound, cancel := context.WithTimeout(ctx, patience)
 		// What is inside gets most of the time: its keeper has to tell of it.
 		s, err = b.keeper().Probe(bound, patience*3/4)
 		cancel()
-		late := errors.Is(err, context.DeadlineExceeded) || err == nil && s.State == sandbox.Unknown
-		if !late || held(guest) {
-			return s, err
-		}
-		if pid, perr := b.keeper().Process(ctx); perr != nil || held(pid) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			if pid, perr := b.keeper().Process(ctx); perr != nil || held(guest) || held(pid) || !atWork(pid) {
+				return s, err
+			}
+		case err == nil && s.State == sandbox.Unknown:
+			// Who is inside can keep the guest at work for ever, within its
+			// limits, and that is no reason to wait for it.
+			if held(guest) || held(s.Keeper) || !atWork(guest) || !crowded() {
+				return s, err
+			}
+		default:
 			return s, err
 		}
 		patience = statusBound
@@ -173,16 +186,31 @@ func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *li
 	return s, err
 }
 
-// held reports whether a process is stopped or frozen from outside, so that there
-// is nothing to wait for.
-func held(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// atWork reports whether a thread of a process runs, waits for a processor or for
+// a disk.
+func atWork(pid int) bool { return strings.ContainsAny(attend.ThreadStates(pid), "RD") }
+
+// crowded reports whether more threads are to run than there are processors. One
+// that its group's limit holds back is not counted by the kernel.
+func crowded() bool {
+	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return false
 	}
-	// The name is in parentheses and may have some of its own.
-	state := strings.TrimSpace(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") || cgroup.System{}.Frozen(pid)
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(line, "procs_running "); ok {
+			running, err := strconv.Atoi(strings.TrimSpace(n))
+			return err == nil && running > runtime.NumCPU()
+		}
+	}
+	return false
+}
+
+// held reports whether a process is stopped or frozen from outside, so that there
+// is nothing to wait for.
+func held(pid int) bool {
+	states := attend.ThreadStates(pid)
+	return strings.ContainsAny(states, "Tt") || states != "" && cgroup.System{}.Frozen(pid)
 }
 
 // busy reports whether another process is changing the sandbox.

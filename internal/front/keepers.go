@@ -66,8 +66,8 @@ func (k keepers) Open(ctx context.Context, name string) (sandbox.Sandbox, error)
 	if b.launch, err = b.Launch(); err != nil {
 		return nil, whole()
 	}
-	if b.session, err = b.Keeper().Dial(ctx, true); err != nil {
-		if ctx.Err() != nil {
+	if b.session, err = b.Dial(ctx, true); err != nil {
+		if ctx.Err() != nil || errors.As(err, new(*attend.HungError)) {
 			return nil, err
 		}
 		return nil, whole()

@@ -31,7 +31,7 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return err
 	}
 	if running && installed && journal.Last(es) == journal.Running {
-		err := k.reattach(ctx)
+		err := k.reattach(ctx, es)
 		if !errors.Is(err, kiterr.ErrNotRunning) {
 			return err
 		}
@@ -39,7 +39,7 @@ func (k *Keeper) boot(ctx context.Context) error {
 		k.log().Info("the machine has ended")
 	}
 	if !installed && interrupted(es) {
-		return fmt.Errorf("sandbox %s: its creation was interrupted; create it again", k.Plan.Name)
+		return errors.New("its creation was interrupted; create it again")
 	}
 
 	if err := k.journal().Append(journal.Booting, ""); err != nil {
@@ -52,6 +52,9 @@ func (k *Keeper) boot(ctx context.Context) error {
 		}
 	}
 	k.event("start", k.Plan.Name)
+	if err := k.sources(); err != nil {
+		return err
+	}
 	if !known {
 		if err := k.Driver.Create(ctx, k.Plan.Machine); err != nil {
 			return err
@@ -88,6 +91,25 @@ func (k *Keeper) boot(ctx context.Context) error {
 	return nil
 }
 
+// sources fails if what is to be mounted is not on the host any more, which happens
+// to directories of the user's between two starts.
+func (k *Keeper) sources() error {
+	for _, m := range k.Plan.Machine.Mounts {
+		if m.Source == "" {
+			continue
+		}
+		_, err := os.Stat(m.Source)
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("mount %s: %s is not there any more; put it back and start again, or 'kitbox rm %s'", m.Path, m.Source, k.Plan.Name)
+		default:
+			return fmt.Errorf("mount %s: %w", m.Path, err)
+		}
+	}
+	return nil
+}
+
 // interrupted reports whether install hooks were begun and not ended: they run
 // exactly once, so there is no going on from there.
 func interrupted(es []journal.Entry) bool {
@@ -114,7 +136,7 @@ func (k *Keeper) machine(ctx context.Context) (running, known bool, err error) {
 }
 
 // reattach gives a machine that outlived its keeper a new boundary.
-func (k *Keeper) reattach(ctx context.Context) error {
+func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 	k.log().Info("attaching to a running machine")
 	// It runs; the driver takes up again what it does while machines run.
 	if err := k.Driver.Start(ctx, k.Plan.Machine.ID); err != nil {
@@ -126,6 +148,15 @@ func (k *Keeper) reattach(ctx context.Context) error {
 	if gone, err := k.gone(ctx); err != nil || gone {
 		k.closeBoundary()
 		return errors.Join(err, fmt.Errorf("machine of %s: %w", k.Plan.Name, kiterr.ErrNotRunning))
+	}
+	var since time.Time // of the boot
+	for _, e := range es {
+		if e.Phase == journal.Booting {
+			since = e.Time
+		}
+	}
+	if err := k.overtake(since); err != nil {
+		k.log().Warn("looking for background hooks", "err", err)
 	}
 	k.publish()
 	k.ready()

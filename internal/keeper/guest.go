@@ -42,7 +42,7 @@ func (g *machineGuest) Run(ctx context.Context, c Command, out io.Writer) (int, 
 	if !has(env, "HOME") {
 		env = append(env[:len(env):len(env)], "HOME="+home)
 	}
-	r := client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids, Stay: c.Stay}
+	r := client.ExecRequest{Argv: c.Args, Env: env, Dir: c.Dir, UID: id.UID, GID: id.GID, GIDs: id.Gids, Stay: c.Stay, Key: c.Key}
 	if c.Stay {
 		exit, err := g.client().Exec(ctx, r, client.Stdio{Stdout: out})
 		return exit.Code, err
@@ -53,6 +53,12 @@ func (g *machineGuest) Run(ctx context.Context, c Command, out io.Writer) (int, 
 	}
 	exit, err := g.client().Exec(ctx, r, client.Stdio{Stdout: p.w, Stderr: p.w})
 	p.finish()
+	return exit.Code, err
+}
+
+// Await implements [Guest].
+func (g *machineGuest) Await(ctx context.Context, key string) (int, error) {
+	exit, err := g.client().Await(ctx, key)
 	return exit.Code, err
 }
 

@@ -2,8 +2,11 @@ package keeper
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -45,6 +49,12 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 	if err != nil {
 		run.Error = err.Error()
 	}
+	return k.logHook(ctx, h, run, err)
+}
+
+// logHook logs how h ended. Its error is a [sandbox.HookError], unless it ended well.
+func (k *Keeper) logHook(ctx context.Context, h plan.Hook, run sandbox.HookRun, err error) error {
+	code := run.ExitCode
 	if lerr := appendHookRun(k.Dir, run); lerr != nil {
 		k.log().Error("hook log", "err", lerr)
 	}
@@ -72,8 +82,70 @@ func (k *Keeper) hookCommand(ctx context.Context, h plan.Hook, out *tail) (int, 
 	l.Env = k.Plan.Environ(h.Phase)
 	// A startup hook starts services or is one. They belong to the sandbox and
 	// must not end, or find their output gone, because its keeper was killed.
-	return k.Guest.Run(ctx, Command{Args: h.Argv, Stay: h.Phase == plan.Runtime, User: HookUser(h, l), Dir: l.Dir,
-		Env: HookEnv(h, l, k.Plan.Machine.Hostname)}, out)
+	c := Command{Args: h.Argv, Stay: h.Phase == plan.Runtime, User: HookUser(h, l), Dir: l.Dir, Env: HookEnv(h, l, k.Plan.Machine.Hostname)}
+	if h.Background {
+		c.Key = hookKey(h)
+	}
+	return k.Guest.Run(ctx, c, out)
+}
+
+// hookKey names a background hook to the guest, which a Kit's name may be too long for.
+func hookKey(h plan.Hook) string {
+	sum := sha256.Sum256([]byte(h.Kit))
+	return fmt.Sprintf("hook %d of %x", h.Index, sum[:16])
+}
+
+// overtake waits for the ends of the background hooks of the boot at since whose
+// keeper was killed, and logs them as that one would have. What they printed since
+// is not known.
+func (k *Keeper) overtake(since time.Time) error {
+	runs, err := readHookRuns(k.Dir)
+	if err != nil {
+		return err
+	}
+	for _, h := range k.Plan.Hooks {
+		if h.Phase != plan.Runtime || !h.Background || slices.ContainsFunc(runs, func(r sandbox.HookRun) bool {
+			return r.Background && r.Kit == h.Kit && r.Index == h.Index && !r.Time.Before(since)
+		}) {
+			continue
+		}
+		go k.overtakeHook(h, since)
+	}
+	return nil
+}
+
+func (k *Keeper) overtakeHook(h plan.Hook, since time.Time) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-k.ended; cancel() }()
+	code, err := k.Guest.Await(ctx, hookKey(h))
+	if ctx.Err() != nil || errors.Is(err, kiterr.ErrNotFound) {
+		return // with the machine, or it never came to be
+	}
+	run := sandbox.HookRun{Time: since, Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Background: true,
+		ExitCode: code, Millis: time.Since(since).Milliseconds(), Truncated: true}
+	if err != nil {
+		run.Error = err.Error()
+	}
+	if err := k.logHook(ctx, h, run, err); err != nil {
+		k.backgroundProblem(err)
+	}
+}
+
+// readHookRuns reads what is logged; nothing is not an error, and a line that was cut
+// short is left out.
+func readHookRuns(dir string) (runs []sandbox.HookRun, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, HookLogName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for line := range strings.Lines(string(b)) {
+		var r sandbox.HookRun
+		if json.Unmarshal([]byte(line), &r) == nil {
+			runs = append(runs, r)
+		}
+	}
+	return runs, err
 }
 
 // runBackground runs a hook that the boot does not wait for. It ends with the
@@ -83,11 +155,15 @@ func (k *Keeper) runBackground(h plan.Hook) {
 	defer cancel()
 	go func() { <-k.ended; cancel() }()
 	if err := k.runHook(ctx, h); err != nil && ctx.Err() == nil {
-		k.log().Warn("background hook", "err", err)
-		k.mu.Lock()
-		k.problems = append(k.problems, err.Error())
-		k.mu.Unlock()
+		k.backgroundProblem(err)
 	}
+}
+
+func (k *Keeper) backgroundProblem(err error) {
+	k.log().Warn("background hook", "err", err)
+	k.mu.Lock()
+	k.problems = append(k.problems, err.Error())
+	k.mu.Unlock()
 }
 
 func appendHookRun(dir string, run sandbox.HookRun) error {

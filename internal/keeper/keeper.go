@@ -51,6 +51,10 @@ type Guest interface {
 	// together, to out. An error means that no end was seen.
 	Run(ctx context.Context, c Command, out io.Writer) (exitCode int, err error)
 
+	// Await returns how the command ends that was started with key and stayed
+	// when its keeper was killed. [kiterr.ErrNotFound] means that there is none.
+	Await(ctx context.Context, key string) (exitCode int, err error)
+
 	// WriteFile writes f, owned by id, with the parents it lacks.
 	WriteFile(ctx context.Context, f plan.File, id plan.Identity) error
 
@@ -70,8 +74,10 @@ type Command struct {
 	User string // uid or name, optionally ":" and a group
 
 	// Stay says that what the command starts, or the command itself, is to
-	// live on when this process is killed.
+	// live on when this process is killed. Key is what it can be awaited by
+	// then; empty: not at all.
 	Stay bool
+	Key  string
 }
 
 // A Keeper keeps one sandbox. Make it with [New] and set its fields before

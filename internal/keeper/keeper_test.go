@@ -33,6 +33,7 @@ type world struct {
 	ended map[string]chan struct{}
 
 	run     func(ctx context.Context, c Command, out io.Writer) (int, error)
+	await   func(ctx context.Context, key string) (int, error)
 	prepare func()                            // nil: a host that prepares nothing
 	rules   func() ([]plan.EgressRule, error) // of the keeper
 }
@@ -139,6 +140,14 @@ func (w *world) Run(ctx context.Context, c Command, out io.Writer) (int, error) 
 		return w.run(ctx, c, out)
 	}
 	return 0, nil
+}
+
+func (w *world) Await(ctx context.Context, key string) (int, error) {
+	w.note("await %s", key)
+	if w.await != nil {
+		return w.await(ctx, key)
+	}
+	return 0, kiterr.ErrNotFound
 }
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }

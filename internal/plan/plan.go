@@ -56,6 +56,12 @@ type Plan struct {
 	// consent.
 	Privileged bool `json:"privileged,omitempty"`
 
+	// Uninstalled are Kits that came with a recreation and have install hooks,
+	// which run at create and never afterwards. Installed are all that were
+	// there at create and came to none; nil before the first recreation.
+	Uninstalled []string `json:"uninstalled,omitempty"`
+	Installed   []string `json:"installed,omitempty"`
+
 	// LongRunning keeps the sandbox from being stopped because nobody uses
 	// it; IdleMillis is ignored then.
 	LongRunning bool `json:"longRunning,omitempty"`

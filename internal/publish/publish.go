@@ -83,7 +83,12 @@ func (p *Publisher) listen(port *Port) error {
 	if err != nil && port.Host != 0 && !port.Pinned && errors.Is(err, unix.EADDRINUSE) {
 		s, err = listen(port.Transport, 0)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("port %s: port %d of this machine is in use by another program; choose another, or none for a free one", port.Key(), port.Host)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("port %s: port %d of this machine takes a privilege; choose one from 1024 on", port.Key(), port.Host)
+	case err != nil:
 		return fmt.Errorf("port %s: %w", port.Key(), err)
 	}
 	port.Host, port.Listening, port.V4Only = s.host, true, s.v4only

@@ -175,3 +175,28 @@ func TestACopyOutLeadsNowhereElse(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+func TestWhatIsMaskedOrProtectedIsNotCopiedOver(t *testing.T) {
+	dir := repository(t, 1000, map[string]string{"tracked": "x\n", ".env": "secret\n"})
+	create(t, "covered", "-q", "--mask", ".env", probe, dir)
+	from := write(t, map[string]string{"f": "new\n", "tree/.env": "new\n"})
+	for _, c := range [][]string{{from + "/f", "covered:.env"}, {from + "/f", "covered:.git/config"}, {from + "/tree/.", "covered:."}} {
+		o := kitbox(t, "cp", c[0], c[1])
+		if o.Code != 1 || !strings.Contains(o.Stderr, "it is masked, protected, or mounted by itself, and cannot be replaced") {
+			t.Errorf("cp %v: %+v", c, o)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, ".env")); err != nil || string(b) != "secret\n" {
+		t.Errorf(".env is %q, %v", b, err)
+	}
+	// What is no file is not copied without a word.
+	if o := kitbox(t, "cp", "/dev/null", "covered:null"); o.Code != 1 || !strings.Contains(o.Stderr, "left out: null is a device") || !strings.Contains(o.Stderr, "kitbox: nothing was copied") {
+		t.Errorf("a device in: %+v", o)
+	}
+	if o := kitbox(t, "cp", "covered:/dev/null", t.TempDir()); o.Code != 1 || !strings.Contains(o.Stderr, "kitbox: nothing was copied") {
+		t.Errorf("a device out: %+v", o)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".kitbox-*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -47,6 +47,9 @@ func TestExecPassesBytesThrough(t *testing.T) {
 	if o := kitbox(t, "exec", "pipe", "--", "sh", "-c", "printf out; printf err >&2; exit 7"); o.Stdout != "out" || o.Stderr != "err" || o.Code != 7 {
 		t.Errorf("%+v", o)
 	}
+	if o := kitbox(t, "exec", "nobody", "--", "true"); o.Code != 125 || !strings.Contains(o.Stderr, "sandbox nobody: not found") {
+		t.Errorf("no such sandbox: %+v", o)
+	}
 	if o := kitbox(t, "exec", "pipe", "--", "/no/such"); o.Code != 125 {
 		t.Errorf("what cannot be started: %+v", o)
 	}
@@ -70,6 +73,10 @@ func TestExecTakesVariablesFromFiles(t *testing.T) {
 	}
 	if err := os.WriteFile(f, []byte("A=1\nnot a name\n"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	t.Setenv("KITBOX_TEST_GIVEN", "here")
+	if out := ok(t, "exec", "-e", "KITBOX_TEST_GIVEN", "-e", "KITBOX_TEST_NONE", "vars", "--", "sh", "-c", "echo $KITBOX_TEST_GIVEN ${KITBOX_TEST_NONE-unset}"); out != "here unset\n" {
+		t.Errorf("variables named without a value: %q", out)
 	}
 	if o := kitbox(t, "exec", "--env-file", f, "vars", "--", "true"); o.Code != 1 || !strings.Contains(o.Stderr, "line 2") {
 		t.Errorf("%+v", o)
@@ -253,5 +260,22 @@ func TestCompletionKnowsTheSandboxes(t *testing.T) {
 				t.Errorf("%s: %v\n%s", shell, err, out)
 			}
 		}
+	}
+}
+
+// A command whose sandbox goes away under it was started: that is no status 125.
+func TestACommandWhoseSandboxIsRemovedHasFailed(t *testing.T) {
+	create(t, "removed", "-q", probe)
+	cmd := command(t.Context(), "kitbox", "exec", "removed", "--", "sh", "-c", "touch /tmp/begun; exec sleep 1000")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the command to run", func() bool { return sh(t, "removed", "", "test -e /tmp/begun").Code == 0 })
+	ok(t, "rm", "removed")
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasPrefix(stderr.String(), "kitbox: sandbox removed: it ended while the command ran") {
+		t.Errorf("status %d, %q", code, stderr.String())
 	}
 }

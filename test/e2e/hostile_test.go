@@ -49,6 +49,27 @@ func TestAWorkspaceThatBecameALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
+func TestAMountThatIsNotThereAnyMoreIsNamed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "given")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	create(t, "missing", "-q", "-v", dir+":/given", probe)
+	ok(t, "stop", "missing")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	want := "kitbox: sandbox missing: mount /given: " + dir + " is not there any more; put it back and start again, or 'kitbox rm missing'\n"
+	if o := kitbox(t, "start", "missing"); o.Code != 1 || o.Stderr != want {
+		t.Errorf("start: %+v, want %q", o, want)
+	}
+	stateOf(t, "missing", "stopped")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, "start", "missing")
+}
+
 // One descriptor per level would not do, and paths are not that long either.
 func TestASandboxWithAVeryDeepDirectoryCanBeRemoved(t *testing.T) {
 	create(t, "deep", probe)

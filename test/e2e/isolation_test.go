@@ -221,7 +221,18 @@ func TestTheOCIDriverKeepsTheSamePromises(t *testing.T) {
 		t.Skip("the oci driver needs root")
 	}
 	addr, hits := serve(t, "served")
-	create(t, "runtime", probe, "--driver", "oci", "--route", "allowed.test="+addr)
+	dir := repository(t, 1000, map[string]string{"tracked": "x\n", ".env": "secret\n"})
+	create(t, "runtime", probe, dir, "--driver", "oci", "--route", "allowed.test="+addr, "--mask", ".env")
+	for _, a := range attacks {
+		for _, user := range []string{"", "0"} {
+			if o := sh(t, "runtime", user, a); o.Code == 0 {
+				t.Errorf("as user %q: %s", user, a)
+			}
+		}
+	}
+	if out := ok(t, "exec", "runtime", "--", "cat", ".env", "tracked"); out != "x\n" {
+		t.Errorf("it reads %q", out)
+	}
 	if o := sh(t, "runtime", "", "id -un; curl -sS --max-time 5 http://allowed.test/"); o.Stdout != "agent\nserved allowed.test\n" {
 		t.Errorf("%+v", o)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -100,6 +102,16 @@ func TestPortsOfAServerOnTheLoopbackInside(t *testing.T) {
 	}
 	if o := kitbox(t, "ports", "unpublish", "served", "3002"); o.Code != 1 {
 		t.Errorf("taken back twice: %+v", o)
+	}
+
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	taken := strconv.Itoa(other.Addr().(*net.TCPAddr).Port)
+	if o := kitbox(t, "ports", "publish", "served", taken+":3002"); o.Code != 1 || !strings.Contains(o.Stderr, "port "+taken+" of this machine is in use by another program; choose another") {
+		t.Errorf("a port that is taken: %+v", o)
 	}
 
 	ok(t, "stop", "served")

@@ -86,6 +86,27 @@ func TestRecreateKeepsVolumesAndAsksForMore(t *testing.T) {
 		t.Errorf("after a restart: %q", out)
 	}
 
+	// The setup of a Kit that is new is not left out without a word, also
+	// after another recreation, and not when its other version comes.
+	late := write(t, map[string]string{"late/late.yaml": strings.NewReplacer("workload", "mixin", "[w]", "[late]").Replace(head) + "capabilities:\n  - type: com.docker.sandbox/lifecycle@1\n    config: {install: [{command: touch /data/late}]}\n"}) + "/late"
+	said := "kit " + late + " came with a recreation, and its install hooks run at create alone"
+	if o := kitbox(t, "recreate", "again", dir, "--kit", late); o.Code != 0 || !strings.Contains(o.Stderr, said) || strings.Contains(o.Stderr, "kit "+dir+" came") {
+		t.Errorf("a new Kit with install hooks: %+v", o)
+	}
+	if out := ok(t, "exec", "again", "--", "sh", "-c", "test -e /data/late || echo none"); out != "none\n" {
+		t.Errorf("its hook: %q", out)
+	}
+	for range 2 {
+		if out := ok(t, "status", "again"); !strings.Contains(out, said) {
+			t.Errorf("status: %s", out)
+		}
+		ok(t, "recreate", "-q", "again")
+	}
+	ok(t, "recreate", "-q", "again", dir)
+	if out := ok(t, "status", "again"); strings.Contains(out, "came with a recreation") {
+		t.Errorf("status without it: %s", out)
+	}
+
 	// Other Kits under the same name find the volume.
 	other := kit(t, "  - type: com.docker.sandbox/volume@1\n    config: {path: /data}\n")
 	ok(t, "recreate", "-q", "again", other)

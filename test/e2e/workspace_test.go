@@ -179,10 +179,21 @@ func TestGitOfAWorkspaceCannotBeMadeToRunThings(t *testing.T) {
 
 // TestARootWithEveryCapabilityCannotUncover has the strongest sandbox there is.
 func TestARootWithEveryCapabilityCannotUncover(t *testing.T) {
+	for _, driver := range []string{"namespace", "oci"} {
+		t.Run(driver, func(t *testing.T) {
+			if driver == "oci" && os.Getuid() != 0 {
+				t.Skip("the oci driver needs root")
+			}
+			cannotUncover(t, driver)
+		})
+	}
+}
+
+func cannotUncover(t *testing.T, driver string) {
 	asks := kit(t, "  - type: com.docker.sandbox/privileged@1\n")
 	dir := repository(t, 0, map[string]string{"tracked": "x\n", ".env": "secret\n"})
 	other := write(t, map[string]string{"f": "kept\n"})
-	create(t, "strong", "-q", "--allow-privileged", "--mask", ".env", "-v", other+":/other:ro", asks, dir)
+	create(t, "strong", "-q", "--driver", driver, "--allow-privileged", "--mask", ".env", "-v", other+":/other:ro", asks, dir)
 	if o := sh(t, "strong", "0", "mkdir /mnt/m && mount -t tmpfs t /mnt/m && umount /mnt/m"); o.Code != 0 {
 		t.Fatalf("the control cannot mount at all: %+v", o)
 	}
@@ -203,6 +214,7 @@ func TestARootWithEveryCapabilityCannotUncover(t *testing.T) {
 			t.Errorf("it could %s: %+v", a, o)
 		}
 	}
+	defer ok(t, "rm", "strong")
 	if b, err := os.ReadFile(filepath.Join(dir, ".env")); err != nil || string(b) != "secret\n" {
 		t.Errorf(".env is %q, %v", b, err)
 	}

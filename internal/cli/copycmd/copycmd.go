@@ -101,7 +101,7 @@ always are; the first five are named.`,
 			case src == "-":
 				return files.Unpack(cmd.Context(), dst, sandbox.UnpackOptions{User: c.user, Preserve: c.preserve}, e.Stdin)
 			}
-			return c.toSandbox(cmd.Context(), files, src, dst)
+			return c.toSandbox(cmd.Context(), e, files, src, dst)
 		},
 	}
 	f := cmd.Flags()
@@ -179,12 +179,13 @@ func (c *copying) toHost(ctx context.Context, e *world.Env, files sandbox.Copier
 	left := leftOut{e: e, quiet: c.quiet}
 	defer left.total()
 	o.Left = left.add
-	return join(func(w io.Writer) error { return files.Pack(ctx, src, t.name, c.follow, w) },
+	err = join(func(w io.Writer) error { return files.Pack(ctx, src, t.name, c.follow, w) },
 		func(r io.Reader) error { return tarball.Unpack(r, t.dir, o) })
+	return left.nothing(err, st.Dir)
 }
 
 // toSandbox copies into it.
-func (c *copying) toSandbox(ctx context.Context, files sandbox.Copier, src, dst string) error {
+func (c *copying) toSandbox(ctx context.Context, e *world.Env, files sandbox.Copier, src, dst string) error {
 	stat := os.Lstat
 	if c.follow {
 		stat = os.Stat
@@ -209,12 +210,15 @@ func (c *copying) toSandbox(ctx context.Context, files sandbox.Copier, src, dst 
 	if err != nil {
 		return err
 	}
-	return join(func(w io.Writer) error {
-		return tarball.Pack(w, src, tarball.PackOptions{Name: t.name, Follow: c.follow})
+	left := leftOut{e: e, quiet: c.quiet}
+	defer left.total()
+	err = join(func(w io.Writer) error {
+		return tarball.Pack(w, src, tarball.PackOptions{Name: t.name, Follow: c.follow, Left: left.add})
 	},
 		func(r io.Reader) error {
 			return files.Unpack(ctx, t.dir, sandbox.UnpackOptions{User: c.user, Preserve: c.preserve}, r)
 		})
+	return left.nothing(err, st.IsDir())
 }
 
 // toStream copies out of the sandbox, onto stdout. The entries are written anew,
@@ -275,6 +279,15 @@ func (l *leftOut) add(what string) {
 	if l.n++; l.n <= firstLeft && !l.quiet {
 		fmt.Fprintln(l.e.Stderr, "kitbox: left out: "+output.Printable(what))
 	}
+}
+
+// nothing is the error of a copy that ended with err: also when the only thing that
+// was to be copied was left out.
+func (l *leftOut) nothing(err error, dir bool) error {
+	if err == nil && l.n > 0 && !dir {
+		return errors.New("nothing was copied")
+	}
+	return err
 }
 
 func (l *leftOut) total() {

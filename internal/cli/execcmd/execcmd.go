@@ -3,6 +3,8 @@
 package execcmd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -38,6 +40,8 @@ TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND
 runs on by itself, and exec prints an id once it has started: "kitbox logs NAME ID"
 shows what it prints, and "kitbox job" the others.
 
+The status is 125 when COMMAND was not started, whatever the reason.
+
 A file given with --env-file has a NAME=VALUE in each line; one with a NAME alone
 takes the value of this machine's variable, and one that begins with # is a
 comment. -e comes over it.`,
@@ -62,13 +66,14 @@ comment. -e comes over it.`,
 			}
 			sb, err := e.Runtime.Open(cmd.Context(), args[0])
 			if err != nil {
-				return err
+				return notDone(err)
 			}
 			c.Args = args[1:]
 			if c.Args[0] == "--" {
 				c.Args = c.Args[1:]
 			}
 			c.User = user
+			c.Env = own(e, c.Env)
 			if _, err := option.Variables(cmd, c.Env); err != nil {
 				return err
 			}
@@ -85,7 +90,7 @@ comment. -e comes over it.`,
 				return detach(e, cmd, &s, sb, &c)
 			}
 			res, err := s.Run(cmd.Context(), e, sb, &c)
-			return result(res, err)
+			return result(res, notDone(err))
 		},
 	}
 	// What follows the name belongs to the command, dashes and all.
@@ -93,17 +98,51 @@ comment. -e comes over it.`,
 	s.Flags(cmd, false)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
 	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
-	option.Repeated(cmd, &c.Env, "env", "e", "set a variable, `NAME=VALUE` (repeatable)")
+	option.Repeated(cmd, &c.Env, "env", "e", "set a variable, `NAME=VALUE`, or NAME to its value here (repeatable)")
 	option.Repeated(cmd, &files, "env-file", "", "set the variables of `FILE` (repeatable)")
 	cmd.Flags().BoolVarP(&alone, "detach", "d", false, "let it run on, and print its id")
 	return cmd
+}
+
+// notDone gives the error of an exec a status that no program of the sandbox was
+// asked for: whoever reads the status otherwise takes a sandbox that is stopped for a
+// command that failed. One that was interrupted has a status of its own, and one that
+// was begun has failed.
+func notDone(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, kiterr.ErrLost) || errors.As(err, new(kiterr.ExitStatus)) {
+		return err
+	}
+	return &notDoneError{err}
+}
+
+// A notDoneError is an error of whatever family that matches only
+// [kiterr.ErrCannotExec], and says what it said.
+type notDoneError struct{ err error }
+
+func (e *notDoneError) Error() string        { return e.err.Error() }
+func (e *notDoneError) Is(target error) bool { return target == kiterr.ErrCannotExec }
+
+// own gives variables that are named without a value those of this program, and
+// leaves out what it does not have.
+func own(e *world.Env, vars []string) (out []string) {
+	for _, kv := range vars {
+		if !strings.Contains(kv, "=") && option.IsVariable(kv) {
+			v := e.Variable(kv)
+			if v == "" {
+				continue
+			}
+			kv += "=" + v
+		}
+		out = append(out, kv)
+	}
+	return out
 }
 
 // envFile reads variables, one a line.
 func envFile(e *world.Env, file string) ([]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--env-file: %w", err)
 	}
 	var env []string
 	n := 0

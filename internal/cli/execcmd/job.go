@@ -98,7 +98,7 @@ func detach(e *world.Env, cmd *cobra.Command, s *stream.Streams, sb sandbox.Sand
 	}
 	id, err := d.Detach(cmd.Context(), c)
 	if err != nil {
-		return err
+		return notDone(err)
 	}
 	_, err = fmt.Fprintln(e.Stdout, id)
 	return err

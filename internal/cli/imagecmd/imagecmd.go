@@ -88,7 +88,7 @@ func Image(e *world.Env) *cobra.Command {
 }
 
 func imageInspect(e *world.Env) *cobra.Command {
-	return &cobra.Command{
+	return option.AlwaysJSON(&cobra.Command{
 		Use:     "inspect REF",
 		Short:   "Print what an image says of itself, as JSON",
 		Example: `  kitbox image inspect kitbox.local/hello:1 | jq .descriptor.capabilities`,
@@ -104,7 +104,7 @@ func imageInspect(e *world.Env) *cobra.Command {
 			}
 			return output.JSON(e.Stdout, d)
 		},
-	}
+	})
 }
 
 func imageRemove(e *world.Env) *cobra.Command {

@@ -32,7 +32,8 @@ system; with KIT, those Kits instead. One that was made of a lock is made of exa
 what the lock says again; --lock takes another, such as one that update renewed, and
 KIT leaves the lock. Volumes, host mounts, published ports and
 the workspace stay. Install hooks run once in the life of a sandbox: not again, nor
-those of Kits that are new to it; what they wrote outside volumes is gone.
+those of Kits that are new to it, which status says then; what they wrote outside
+volumes is gone.
 
 It is refused before anything changes when a volume is asked for on other terms
 than the one that is kept (status 2), and when the Kits ask for more than was

@@ -141,7 +141,7 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 
 // Inspect makes "kitbox inspect".
 func Inspect(e *world.Env) *cobra.Command {
-	return &cobra.Command{
+	return option.AlwaysJSON(&cobra.Command{
 		Use:               "inspect NAME",
 		Short:             "Print everything recorded of a sandbox, as JSON",
 		Example:           `  kitbox inspect t | jq .plan.detail.machine.mounts`,
@@ -154,5 +154,5 @@ func Inspect(e *world.Env) *cobra.Command {
 			}
 			return output.JSON(e.Stdout, in)
 		}),
-	}
+	})
 }

@@ -3,6 +3,7 @@ package machinecmd
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,15 +63,21 @@ func Doctor(e *world.Env) *cobra.Command {
 
 // Version makes "kitbox version".
 func Version(e *world.Env) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return output.JSON(e.Stdout, map[string]string{"version": e.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+			}
 			_, err := fmt.Fprintf(e.Stdout, "kitbox %s\n", e.Version)
 			return err
 		},
 	}
+	option.JSONVar(cmd, &asJSON)
+	return cmd
 }
 
 // Prune makes "kitbox prune".

@@ -100,7 +100,17 @@ func Variables(cmd *cobra.Command, list []string) (map[string]string, error) {
 	return m, err
 }
 
+// IsVariable reports whether name can be that of a variable.
+func IsVariable(name string) bool { return variable().MatchString(name) }
+
 var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`) })
+
+// AlwaysJSON takes --json of a command that prints nothing else, so that a program can
+// ask every command in the same way.
+func AlwaysJSON(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Bool("json", true, "print one JSON document, as always")
+	return cmd
+}
 
 // JSONVar adds --json.
 func JSONVar(cmd *cobra.Command, v *bool) {

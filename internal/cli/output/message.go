@@ -16,7 +16,7 @@ func Message(err error) string {
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	for i, l := range lines {
-		lines[i] = withoutFamily(strings.TrimSpace(l))
+		lines[i] = WithoutFamily(strings.TrimSpace(l))
 		if i > 0 {
 			lines[i] = "  " + lines[i]
 		}
@@ -27,12 +27,12 @@ func Message(err error) string {
 // families are the errors whose text may end another's, for programs that test
 // for them; a person has read the sentence by then.
 var families = []error{kiterr.ErrRefused, kiterr.ErrWidening, kiterr.ErrUnsupported, kiterr.ErrNotFound, kiterr.ErrExists,
-	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrUnavailable}
+	kiterr.ErrNotRunning, kiterr.ErrCannotExec, kiterr.ErrLost, kiterr.ErrUnavailable}
 
-// withoutFamily drops the names of families from the end of a line that says
+// WithoutFamily drops the names of families from the end of a line that says
 // something without them. "sandbox t: not found" does not: what stands before is
 // only the name of a thing.
-func withoutFamily(line string) string {
+func WithoutFamily(line string) string {
 	first := ""
 	for again := true; again; {
 		again = false

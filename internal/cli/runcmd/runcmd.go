@@ -78,6 +78,18 @@ sandbox is stopped when the command ends, and kept unless --rm is given.`,
 	return cmd
 }
 
+// meantSandbox adds to err, which says that there is no such Kit, that there is a
+// sandbox of that name.
+func meantSandbox(ctx context.Context, e *world.Env, o sandbox.CreateOptions, err error) error {
+	if !errors.Is(err, kiterr.ErrNotFound) || len(o.Kits) == 0 || sandbox.CheckName(o.Kits[0]) != nil {
+		return err
+	}
+	if _, oerr := e.Runtime.Open(ctx, o.Kits[0]); oerr != nil {
+		return err
+	}
+	return fmt.Errorf("%s; but there is a sandbox %s: 'kitbox attach %s' runs it again: %w", output.WithoutFamily(err.Error()), o.Kits[0], o.Kits[0], kiterr.ErrNotFound)
+}
+
 // kitPathArgs splits KIT [PATH] [-- ARG...].
 func kitPathArgs(cmd *cobra.Command, args []string) (kit, path string, rest []string, err error) {
 	if n := cmd.ArgsLenAtDash(); n >= 0 {
@@ -132,7 +144,7 @@ func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sand
 		return errors.Join(err, putAway(ctx, e, o, sb))
 	}
 	if err != nil && sb == nil {
-		return err
+		return meantSandbox(ctx, e, o, err)
 	}
 	if err != nil {
 		// The sandbox is up, so the command may still do its work, but its

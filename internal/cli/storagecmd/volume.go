@@ -4,6 +4,8 @@ package storagecmd
 import (
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -81,7 +83,7 @@ USED is what a bounded volume takes of the disk. Listing makes nothing.`,
 }
 
 func volumeInspect(e *world.Env) *cobra.Command {
-	return &cobra.Command{
+	return option.AlwaysJSON(&cobra.Command{
 		Use:               "inspect NAME PATH",
 		Short:             "Print what is recorded of a volume, as JSON",
 		Example:           `  kitbox volume inspect t /data`,
@@ -103,7 +105,7 @@ func volumeInspect(e *world.Env) *cobra.Command {
 			}
 			return fmt.Errorf("sandbox %s has no volume %s: %w: 'kitbox volume ls %s' shows what there is", args[0], args[1], kiterr.ErrNotFound, args[0])
 		},
-	}
+	})
 }
 
 func volumeRemove(e *world.Env) *cobra.Command {
@@ -111,7 +113,8 @@ func volumeRemove(e *world.Env) *cobra.Command {
 		Use:   "rm NAME [PATH]",
 		Short: "Delete one volume of a name, or all of them, with what is in them",
 		Long: `Deletes one volume of a name, or all of them. One that the sandbox of that name
-mounts, running or stopped, is not deleted. Deleting what is not there succeeds.`,
+mounts, running or stopped, is not deleted. Deleting what is not there succeeds, and
+says that there was nothing.`,
 		Example: `  kitbox volume rm t /data`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
@@ -131,7 +134,20 @@ mounts, running or stopped, is not deleted. Deleting what is not there succeeds.
 					return argument.Mistake(cmd, "an empty PATH names no volume; leave it out for all")
 				}
 			}
-			return k.RemoveVolume(cmd.Context(), args[0], at)
+			there, err := k.Volumes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := k.RemoveVolume(cmd.Context(), args[0], at); err != nil {
+				return err
+			}
+			if at != "" {
+				there = slices.DeleteFunc(there, func(v sandbox.Volume) bool { return v.Path != path.Clean("/"+at) })
+			}
+			if len(there) == 0 {
+				fmt.Fprintf(e.Stderr, "kitbox: %s has no volume%s, so nothing was deleted; 'kitbox volume ls' shows what there is\n", args[0], strings.TrimRight(" "+output.Printable(at), " "))
+			}
+			return nil
 		},
 	}
 }

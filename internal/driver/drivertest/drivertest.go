@@ -70,6 +70,7 @@ func checks() []check {
 	var all []check
 	all = append(all, lifeChecks...)
 	all = append(all, contentChecks...)
+	all = append(all, coverChecks...)
 	all = append(all, limitChecks...)
 	return append(all, isolationChecks...)
 }

@@ -38,8 +38,8 @@ type Life struct {
 	Clear func(*Machine) error
 }
 
-// Create makes a machine as [driver.Driver] says.
-func (l Life) Create(ctx context.Context, m plan.Machine) error {
+// Judge returns the error with which Create would refuse m, as [driver.Judge] says.
+func (l Life) Judge(m plan.Machine) error {
 	if err := Check(m); err != nil {
 		return err
 	}
@@ -48,6 +48,14 @@ func (l Life) Create(ctx context.Context, m plan.Machine) error {
 	}
 	if _, unenforced := Limits(m.Limits); len(unenforced) > 0 && m.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
+	}
+	return nil
+}
+
+// Create makes a machine as [driver.Driver] says.
+func (l Life) Create(ctx context.Context, m plan.Machine) error {
+	if err := l.Judge(m); err != nil {
+		return err
 	}
 	dir, err := Base(l.Dir)
 	if err != nil {

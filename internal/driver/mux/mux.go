@@ -36,14 +36,38 @@ func (d Driver) Create(ctx context.Context, m plan.Machine) error {
 	if _, err := d.of(m.ID); err == nil {
 		return fmt.Errorf("machine %s: %w", m.ID, kiterr.ErrExists)
 	}
+	e, err := d.named(m.Driver)
+	if err != nil {
+		return err
+	}
+	return e.Create(ctx, m)
+}
+
+// named returns the driver that makes machines for whoever asks for name.
+func (d Driver) named(name string) (driver.Driver, error) {
 	var names []string
 	for i, e := range d {
-		if e.Name == m.Driver || m.Driver == "" && i == 0 {
-			return e.Driver.Create(ctx, m)
+		if e.Name == name || name == "" && i == 0 {
+			return e.Driver, nil
 		}
 		names = append(names, e.Name)
 	}
-	return fmt.Errorf("there is no driver %q; there are %s: %w", m.Driver, strings.Join(names, ", "), kiterr.ErrRefused)
+	return nil, fmt.Errorf("there is no driver %q; there are %s: %w", name, strings.Join(names, ", "), kiterr.ErrRefused)
+}
+
+// Known implements [driver.Chooser].
+func (d Driver) Known(name string) error {
+	_, err := d.named(name)
+	return err
+}
+
+// Fit implements [driver.Judge].
+func (d Driver) Fit(m plan.Machine) error {
+	e, err := d.named(m.Driver)
+	if err != nil {
+		return err
+	}
+	return driver.Fit(e, m)
 }
 
 // of returns the driver that holds machine id.

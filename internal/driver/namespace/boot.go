@@ -13,6 +13,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
@@ -35,11 +36,11 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
 	// Before the look at what there is, so that nothing comes between.
-	g, err := d.watch(p)
+	g, err := guard.Begin(p)
 	if err != nil {
 		return err
 	}
-	defer g.close()
+	defer g.Close()
 	c, err := describe(p)
 	if err != nil {
 		return err
@@ -126,13 +127,13 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer func() { closeAll(files) }()
 	if c.Hides {
-		empty, err := empties(m.Path)
+		empty, err := guard.Empties(m.Path)
 		if err != nil {
 			return err
 		}
 		files = append(files, empty...)
 	}
-	r.Unenforced = append(append(unenforced, more...), g.blind()...)
+	r.Unenforced = append(append(unenforced, more...), g.Blind()...)
 	if c.OneID {
 		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
 	}
@@ -153,7 +154,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		}
 		return m.Blame(err)
 	}
-	d.guard(m, g)
+	d.guards.Keep(m, g, d.log())
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
@@ -42,7 +43,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 				return nil, fmt.Errorf("mount %s: source %s: %w", m.Path, m.Source, err)
 			}
 			im.Bind, im.File = true, !st.IsDir()
-			if im.Covers, err = coversOf(m); err != nil {
+			if im.Covers, err = guard.Find(m); err != nil {
 				return nil, fmt.Errorf("mount %s: %w", m.Path, err)
 			}
 			for _, v := range im.Covers {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -43,13 +44,14 @@ type Driver struct {
 	Log *slog.Logger
 
 	children machinedir.Children
-	guards   guards
+	guards   guard.Guards
 }
 
 var (
 	_ driver.Driver    = (*Driver)(nil)
 	_ driver.Networked = (*Driver)(nil)
 	_ driver.Waiter    = (*Driver)(nil)
+	_ driver.Judge     = (*Driver)(nil)
 )
 
 func (d *Driver) log() *slog.Logger {
@@ -62,7 +64,7 @@ func (d *Driver) log() *slog.Logger {
 // life returns the steps that this driver shares with others.
 func (d *Driver) life() machinedir.Life {
 	return machinedir.Life{Dir: d.Dir, StartTimeout: cmp.Or(d.StartTimeout, 30*time.Second), Log: d.Log,
-		Fit: fit, Boot: d.boot, Again: d.guardAgain, Kill: d.kill, Clear: d.clear}
+		Fit: fit, Boot: d.boot, Again: func(m *machinedir.Machine) error { return d.guards.Again(m, d.log()) }, Kill: d.kill, Clear: d.clear}
 }
 
 // Create implements [driver.Driver].
@@ -94,6 +96,9 @@ func (d *Driver) NetNS(ctx context.Context, id string) (*os.File, error) {
 
 // Wait implements [driver.Waiter].
 func (d *Driver) Wait(ctx context.Context, id string) error { return d.life().Wait(ctx, id) }
+
+// Fit implements [driver.Judge].
+func (d *Driver) Fit(m plan.Machine) error { return d.life().Judge(m) }
 
 // fit says whether this process can have machine m.
 func fit(m plan.Machine) error { return checkIDMap(m.IDMap) }

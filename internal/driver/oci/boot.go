@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,12 +14,15 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // What the driver keeps in a machine's directory beside package machinedir's.
@@ -28,8 +32,7 @@ const (
 	pidFile   = "bundle/pid"
 )
 
-// boot has the runtime make and start the container, and writes the boot files
-// through the guest. On error the caller ends what is recorded in m.Run.
+// boot has the runtime make and start the container. On error the caller ends what is recorded in m.Run.
 func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	p, err := m.Plan()
 	if err != nil {
@@ -43,13 +46,19 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if len(unenforced) > 0 && p.Limits.Enforce {
 		return &cgroup.LimitError{ID: m.ID, Unenforced: unenforced}
 	}
+	// Before the look at what there is, so that nothing comes between.
+	w, err := guard.Begin(p)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
 	guest, err := machinedir.OpenGuest(d.GuestPath)
 	if err != nil {
 		return err
 	}
 	defer guest.Close()
 	// From here on there may be something to clear.
-	r := &machinedir.Run{Boot: durable.Boot(), Unenforced: unenforced}
+	r := &machinedir.Run{Boot: durable.Boot(), Unenforced: append(unenforced, w.Blind()...)}
 	m.Run = r
 
 	ln, err := m.Listen()
@@ -68,14 +77,20 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	defer st.close()
+	told, err := tell(p)
+	if err != nil {
+		return err
+	}
+	defer told.Close()
 	if err := writeBundle(m, p, st, limits); err != nil {
 		return err
 	}
 	c := command{runtime: runtime, m: m, stage: st}
-	if err := c.run(ctx, ln, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
-		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "1", m.ID); err != nil {
+	if err := c.run(ctx, []*os.File{ln, told}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
+		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "2", m.ID); err != nil {
 		return err
 	}
+	ln.Close() // so that the end of the guest shows
 	b, err := os.ReadFile(filepath.Join(m.Path, pidFile))
 	if err != nil {
 		return fmt.Errorf("%s left no pid: %w", filepath.Base(runtime), err)
@@ -91,6 +106,10 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	c.stage = nil // the container has it now
+	// Nothing runs in it yet, and the guest locks what lies over mounts.
+	if err := w.Lay(m); err != nil {
+		return err
+	}
 	if err := c.run(ctx, nil, log, "start", m.ID); err != nil {
 		return err
 	}
@@ -98,21 +117,33 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if _, err := cl.Info(ctx); err != nil {
 		return m.Blame(fmt.Errorf("waiting for the guest: %w", err))
 	}
-	for _, f := range p.Files {
-		if f.Append && f.Optional {
-			continue // nobody counts on it
-		}
-		if f.Append || f.Optional {
-			// Replacing it would take away what the image trusts.
-			return fmt.Errorf("adding to %s, which hosts with bounded requests need: driver oci does not do that; use driver namespace: %w", f.Path, kiterr.ErrUnsupported)
-		}
-		// By the guest and not from here: the layer is the machine's, and so
-		// are the links in it.
-		if err := cl.WriteFile(ctx, client.File{Path: f.Path, Mode: f.Mode, Parents: true}, []byte(f.Content)); err != nil {
-			return fmt.Errorf("writing %s: %w", f.Path, err)
-		}
-	}
+	d.guards.Keep(m, w, d.log())
 	return nil
+}
+
+// tell returns what the guest reads before it serves: the files to write, and the
+// mounts to lock. It is in memory, since nobody needs it afterwards.
+func tell(p plan.Machine) (*os.File, error) {
+	c := &inside.Config{Locked: lockable(p), Mounts: []inside.Mount{{Path: guestInside, ReadOnly: true}}}
+	for _, m := range p.Mounts {
+		c.Mounts = append(c.Mounts, inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly || len(m.Covers) > 0})
+	}
+	for _, f := range p.Files {
+		c.Files = append(c.Files, inside.File(f))
+	}
+	fd, err := unix.MemfdCreate("machine", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "machine")
+	if err = inside.WriteConfig(f, c); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // writeBundle writes the runtime's configuration.
@@ -140,9 +171,9 @@ type command struct {
 	stage   *stage // nil where the root filesystem is not needed
 }
 
-// run runs the runtime in a mount namespace of its own. ln, if not nil, is its
-// descriptor 3; what it makes has log for its stderr.
-func (c command) run(ctx context.Context, ln, log *os.File, args ...string) error {
+// run runs the runtime in a mount namespace of its own. files are its descriptors
+// from 3 on; what it makes has log for its stderr.
+func (c command) run(ctx context.Context, files []*os.File, log *os.File, args ...string) error {
 	global := []string{"--root", filepath.Join(c.m.Path, stateDir)}
 	if strings.Contains(filepath.Base(c.runtime), "crun") {
 		global = append(global, "--cgroup-manager=cgroupfs")
@@ -158,10 +189,11 @@ func (c command) run(ctx context.Context, ln, log *os.File, args ...string) erro
 	cmd := exec.CommandContext(ctx, c.runtime, append(global, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = log, said
-	if ln != nil {
-		cmd.ExtraFiles = []*os.File{ln}
+	cmd.Stdout, cmd.Stderr = said, said
+	if log != nil {
+		cmd.Stdout, cmd.Stderr = log, log
 	}
+	cmd.ExtraFiles = files
 	err = privately(c.stage, func() error {
 		if err := cmd.Start(); err != nil {
 			return err
@@ -176,7 +208,16 @@ func (c command) run(ctx context.Context, ln, log *os.File, args ...string) erro
 	}
 	b := make([]byte, 2000)
 	n, _ := said.ReadAt(b, 0)
+	if log != nil {
+		n = copy(b, readLog(c.m))
+	}
 	return fmt.Errorf("%s %s: %w: %s", filepath.Base(c.runtime), args[0], err, bytes.TrimSpace(b[:n]))
+}
+
+// readLog is what the log of a machine holds.
+func readLog(m *machinedir.Machine) []byte {
+	b, _ := os.ReadFile(filepath.Join(m.Path, machinedir.LogFile))
+	return b
 }
 
 // clear has the runtime forget the container, of which nothing runs, and then

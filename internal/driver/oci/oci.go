@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -39,12 +40,15 @@ type Driver struct {
 	GuestPath    string
 	StartTimeout time.Duration
 	Log          *slog.Logger
+
+	guards guard.Guards
 }
 
 var (
 	_ driver.Driver    = (*Driver)(nil)
 	_ driver.Networked = (*Driver)(nil)
 	_ driver.Waiter    = (*Driver)(nil)
+	_ driver.Judge     = (*Driver)(nil)
 )
 
 func (d *Driver) log() *slog.Logger {
@@ -68,15 +72,13 @@ func (d *Driver) runtime() (string, error) {
 	return "", fmt.Errorf("no OCI runtime found (%v): install crun or runc: %w", names, kiterr.ErrUnavailable)
 }
 
+// Fit implements [driver.Judge].
+func (d *Driver) Fit(m plan.Machine) error { return d.life().Judge(m) }
+
 // fit says whether this process can have machine m.
 func (d *Driver) fit(m plan.Machine) error {
 	if err := checkIDMap(m.IDMap); err != nil {
 		return err
-	}
-	for _, mt := range m.Mounts {
-		if len(mt.Covers) > 0 {
-			return fmt.Errorf("mount %s: masks and the protection of Git repositories take the namespace driver; choose that one, or --unprotected-git and no masks: %w", mt.Path, kiterr.ErrUnsupported)
-		}
 	}
 	_, err := d.runtime()
 	return err
@@ -104,7 +106,7 @@ func (d *Driver) kill(m *machinedir.Machine) error {
 // life returns the steps that this driver shares with others.
 func (d *Driver) life() machinedir.Life {
 	return machinedir.Life{Dir: d.Dir, StartTimeout: cmp.Or(d.StartTimeout, 60*time.Second), Log: d.Log,
-		Fit: d.fit, Boot: d.boot, Kill: d.kill, Clear: d.clear}
+		Fit: d.fit, Boot: d.boot, Again: func(m *machinedir.Machine) error { return d.guards.Again(m, d.log()) }, Kill: d.kill, Clear: d.clear}
 }
 
 // Create implements [driver.Driver].

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,11 @@ func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spe
 	// The guest keeps what it works with and bounds its commands to caps; no
 	// filter here, since the guest installs its own, the same everywhere.
 	all := inside.WithAgents(caps)
+	if lockable(p) {
+		// To make a user namespace, in which mounts are locked. The guest gives
+		// these up with the rest before it serves.
+		all = inside.WithAgents(slices.Concat(caps, []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETFCAP"}))
+	}
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDMap.Base, Size: p.IDMap.Size}}
 	return &specs.Spec{
 		Version:  "1.0.2",
@@ -54,6 +60,10 @@ func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spe
 		},
 	}
 }
+
+// lockable reports whether root of the machine could change its mounts if they were
+// not locked.
+func lockable(p plan.Machine) bool { return slices.Contains(p.Capabilities, "CAP_SYS_ADMIN") }
 
 func mountsOf(p plan.Machine, st *stage) []specs.Mount {
 	ms := []specs.Mount{

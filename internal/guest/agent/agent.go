@@ -42,6 +42,7 @@ type Agent struct {
 	mu       sync.Mutex
 	stopping bool             // guarded by mu
 	terms    map[int]struct{} // guarded by mu: sessions with a terminal
+	kept     []*kept          // guarded by mu: commands that can be awaited, oldest first
 }
 
 func (a *Agent) grace() time.Duration {
@@ -134,6 +135,8 @@ func (a *Agent) serve(c *protocol.Conn) {
 		a.unpack(c, r.Unpack)
 	case r.Op == protocol.OpDial && r.Dial != nil:
 		a.dial(c, r.Dial)
+	case r.Op == protocol.OpAwait && r.Await != nil:
+		a.await(c, r.Await)
 	case r.Op == protocol.OpShutdown && r.Shutdown != nil:
 		a.shutdown(c, r.Shutdown)
 	default:

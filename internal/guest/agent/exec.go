@@ -60,6 +60,9 @@ func (a *Agent) exec(c *protocol.Conn, r *protocol.Exec, passed []*os.File) {
 		a.fail(c, protocol.Faultf(protocol.FaultCannotStart, "%s: %v", r.Argv[0], err))
 		return
 	}
+	if r.Key != "" {
+		done = a.keep(r.Key, done)
+	}
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(oomScore), 0)
 	st.closeChild()
 	for _, f := range passed {
@@ -214,6 +217,9 @@ func prepare(r *protocol.Exec, passed int) (string, *protocol.Fault) {
 	}
 	if r.Stay && (r.TTY || r.Detach) {
 		return bad("a command that stays has no terminal and is not detached")
+	}
+	if r.Key != "" && !r.Stay || len(r.Key) > protocol.MaxKey {
+		return bad("a key is for a command that stays, and has at most %d bytes", protocol.MaxKey)
 	}
 	if r.Dir == "" {
 		r.Dir = "/"

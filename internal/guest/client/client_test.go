@@ -538,6 +538,48 @@ func TestACommandThatStaysNoticesNothingOfALostConnection(t *testing.T) {
 	})
 }
 
+func TestACommandThatStaysIsAwaitedByItsKey(t *testing.T) {
+	both(t, func(t *testing.T, cl *client.Client) {
+		if _, err := cl.Await(within(t), "nobody"); !errors.Is(err, kiterr.ErrNotFound) {
+			t.Errorf("one that was never started: %v", err)
+		}
+		dir := t.TempDir()
+		for i, c := range []struct {
+			script string
+			want   protocol.Exit
+		}{{"exit 7", protocol.Exit{Code: 7}}, {"kill -9 $$", protocol.Exit{Code: 137, Signal: 9}}} {
+			start := filepath.Join(dir, fmt.Sprint(i))
+			ctx, cancel := context.WithCancel(within(t))
+			started, lost := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(lost)
+				_, _ = cl.Exec(ctx, client.ExecRequest{Argv: []string{"sh", "-c", "until test -e " + start + "; do sleep 0.01; done; " + c.script}, Env: env, Stay: true, Key: "k"},
+					client.Stdio{Started: func(int) { close(started) }})
+			}()
+			<-started
+			cancel()
+			<-lost
+			// Who gives up waiting takes nothing along.
+			short, stop := context.WithTimeout(within(t), 50*time.Millisecond)
+			if _, err := cl.Await(short, "k"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while it runs: %v", err)
+			}
+			stop()
+			if err := os.WriteFile(start, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if exit, err := cl.Await(within(t), "k"); err != nil || exit != c.want {
+					t.Errorf("%s: %+v, %v", c.script, exit, err)
+				}
+			}
+		}
+		if _, err := cl.Exec(within(t), client.ExecRequest{Argv: []string{"true"}, Env: env, Key: "k"}, client.Stdio{}); err == nil {
+			t.Error("a key of a command that does not stay is taken")
+		}
+	})
+}
+
 func TestShutdownIsForPIDOneOnly(t *testing.T) {
 	both(t, func(t *testing.T, cl *client.Client) {
 		if err := cl.Shutdown(within(t), 0); err == nil {

@@ -38,6 +38,10 @@ type ExecRequest struct {
 	// connection is lost; what they print is dropped then. Its stdout and
 	// stderr are one stream, which goes to Stdout. Not with TTY.
 	Stay bool
+
+	// Key is what a command that stays can be awaited by later; empty: it
+	// cannot.
+	Key string
 }
 
 // Stdio is the host's end of a command's streams. A nil stream is /dev/null.
@@ -77,10 +81,24 @@ func (cl *Client) Exec(ctx context.Context, r ExecRequest, s Stdio) (protocol.Ex
 	return exit, err
 }
 
+// Await returns how the command ended, or ends, that stayed when its connection was
+// lost and that was started last with key. [kiterr.ErrNotFound] means that there was
+// none.
+func (cl *Client) Await(ctx context.Context, key string) (exit protocol.Exit, err error) {
+	err = cl.with(ctx, func(c *protocol.Conn) error {
+		if _, err := begin(c, protocol.Request{Op: protocol.OpAwait, Await: &protocol.Await{Key: key}}); err != nil {
+			return err
+		}
+		exit, err = frames(c, nil, func(protocol.Kind) *protocol.Inbox { return nil })
+		return unexpected(err)
+	})
+	return exit, err
+}
+
 func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protocol.Exit, error) {
 	e := &protocol.Exec{
 		Argv: r.Argv, Env: r.Env, Dir: r.Dir, UID: r.UID, GID: r.GID, GIDs: r.GIDs,
-		TTY: r.TTY, Rows: r.Size.Rows, Cols: r.Size.Cols, Detach: r.Detach, Stay: r.Stay,
+		TTY: r.TTY, Rows: r.Size.Rows, Cols: r.Size.Cols, Detach: r.Detach, Stay: r.Stay, Key: r.Key,
 	}
 	var files []*os.File
 	passed := [3]bool{}
@@ -203,7 +221,7 @@ func attend(ctx context.Context, c *protocol.Conn, e *protocol.Exec, s Stdio, pa
 		return protocol.Exit{}, fmt.Errorf("writing the command's output: %w", failed)
 	}
 	if err != nil {
-		return protocol.Exit{}, fmt.Errorf("lost the guest while a command ran: %w", unexpected(err))
+		return protocol.Exit{}, fmt.Errorf("it ended while the command ran: %w", unexpected(err))
 	}
 	return exit, nil
 }
@@ -277,6 +295,9 @@ func frames(c *protocol.Conn, b *protocol.Budget, inbox func(protocol.Kind) *pro
 			_, n, err := protocol.ParseCredit(f.Body)
 			if err != nil {
 				return protocol.Exit{}, err
+			}
+			if b == nil {
+				return protocol.Exit{}, fmt.Errorf("%w: credit for a stream that does not exist", protocol.ErrProtocol)
 			}
 			if err := b.Add(n); err != nil {
 				return protocol.Exit{}, err

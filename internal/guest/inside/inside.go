@@ -83,7 +83,10 @@ const fdBatch = 200
 
 // SendConfig gives c to a guest, which prepares itself while the driver gathers
 // the descriptors.
-func SendConfig(u *net.UnixConn, c *Config) error {
+func SendConfig(u *net.UnixConn, c *Config) error { return WriteConfig(u, c) }
+
+// WriteConfig writes c for a guest that reads it from elsewhere than a connection.
+func WriteConfig(u io.Writer, c *Config) error {
 	body, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -114,8 +117,8 @@ func SendFiles(u *net.UnixConn, files []*os.File) error {
 	return nil
 }
 
-// ReceiveConfig is the guest's side of SendConfig.
-func ReceiveConfig(u *net.UnixConn) (*Config, error) {
+// ReceiveConfig is the guest's side of SendConfig and WriteConfig.
+func ReceiveConfig(u io.Reader) (*Config, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(u, head[:]); err != nil {
 		return nil, err

@@ -271,12 +271,57 @@ func ensureFile(p string) error {
 	return f.Close()
 }
 
-// writeFile replaces what is at f.Path, a link too: many images link
-// /etc/resolv.conf to a file of a daemon that does not run here.
+// Finish does what is left to do in a machine that somebody else built: it locks its
+// mounts and writes its files. A file that lies in a mount is left alone: that is not
+// the machine's own, and hides the file.
+func Finish(c *Config) error {
+	if err := lock(c); err != nil {
+		return err
+	}
+	for _, f := range c.Files {
+		hidden, err := inMount(f)
+		if err == nil && !hidden {
+			err = writeFile(f)
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// inMount reports whether writing f would change something that is mounted below the
+// root.
+func inMount(f File) (bool, error) {
+	p := f.Path
+	if at, err := filepath.EvalSymlinks(p); err == nil && (f.Append || f.Optional) {
+		p = at
+	}
+	var root unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/", 0, unix.STATX_MNT_ID, &root); err != nil {
+		return false, err
+	}
+	// The file itself, through no link, and else the first directory on the way
+	// to it that is there.
+	for flags := unix.AT_SYMLINK_NOFOLLOW; ; flags = 0 {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, p, flags, unix.STATX_MNT_ID, &st)
+		if err == nil && (st.Mnt_id != root.Mnt_id || flags == 0) {
+			return st.Mnt_id != root.Mnt_id, nil
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, err
+		}
+		p = path.Dir(p)
+	}
+}
+
 // maxAppend bounds a file that is appended to, in bytes; the largest store of
 // certificates has half a megabyte.
 const maxAppend = 16 << 20
 
+// writeFile replaces what is at f.Path, a link too: many images link
+// /etc/resolv.conf to a file of a daemon that does not run here.
 func writeFile(f File) error {
 	if f.Append || f.Optional {
 		at, err := filepath.EvalSymlinks(f.Path)

@@ -82,6 +82,7 @@ const (
 	OpPack     Op = "pack"     // read a tree; a tar on KindOut, then a second answer
 	OpUnpack   Op = "unpack"   // write a tree; a tar on KindIn, then a second answer
 	OpDial     Op = "dial"     // connect to a loopback port; KindIn and KindOut
+	OpAwait    Op = "await"    // the end of a command that stays; KindExit
 	OpShutdown Op = "shutdown" // end all processes; the answer comes when they are gone
 )
 
@@ -96,6 +97,7 @@ type Request struct {
 	Pack     *Pack     `json:"pack,omitempty"`
 	Unpack   *Unpack   `json:"unpack,omitempty"`
 	Dial     *Dial     `json:"dial,omitempty"`
+	Await    *Await    `json:"await,omitempty"`
 	Shutdown *Shutdown `json:"shutdown,omitempty"`
 }
 
@@ -134,6 +136,19 @@ type Exec struct {
 	// dropped then, and after the command's end. Its stdout and stderr are one
 	// stream, on KindOut. Not with TTY, Detach or passed descriptors.
 	Stay bool `json:"stay,omitempty"`
+
+	// Key is what a command that stays can be awaited by when its connection
+	// was lost, at most [MaxKey] bytes; empty: it cannot.
+	Key string `json:"key,omitempty"`
+}
+
+// MaxKey bounds a key, in bytes.
+const MaxKey = 256
+
+// Await asks how the command ends that was started last with a key. The answer says
+// that there is one, and KindExit follows at its end.
+type Await struct {
+	Key string `json:"key"`
 }
 
 // Write asks for a file to be replaced in one step. It is done with the rights

@@ -25,6 +25,10 @@ type PackOptions struct {
 	// Follow packs what the top leads to when it is a symbolic link. Links
 	// below it are packed as links.
 	Follow bool
+
+	// Left is told of what is neither a file nor a directory nor a link, which
+	// is then not packed. Nil packs it by its kind, but for sockets.
+	Left func(what string)
 }
 
 // maxHardLinks bounds how many files with several names are recognized as one; the
@@ -46,7 +50,7 @@ func Pack(w io.Writer, p string, o PackOptions) error {
 	if o.Name == "" {
 		o.Name = path.Base(path.Clean(p))
 	}
-	t := &packer{w: tar.NewWriter(w), seen: map[[2]uint64]string{}}
+	t := &packer{w: tar.NewWriter(w), left: o.Left, seen: map[[2]uint64]string{}}
 	switch {
 	case st.IsDir():
 		if t.root, err = os.OpenRoot(p); err != nil {
@@ -78,6 +82,7 @@ type packer struct {
 	w    *tar.Writer
 	root *os.Root
 	seen map[[2]uint64]string
+	left func(what string) // may be nil
 }
 
 // dir packs the directory rel as name, and all below it.
@@ -119,6 +124,9 @@ func (t *packer) entry(rel, name string, st fs.FileInfo) (err error) {
 	switch {
 	case st.IsDir():
 		return t.dir(rel, name, st)
+	case t.left != nil && st.Mode()&(fs.ModeType&^fs.ModeSymlink) != 0:
+		t.left(name + " is a device, a pipe or something else that is no file")
+		return nil
 	case st.Mode()&fs.ModeSocket != 0:
 		return nil
 	case st.Mode()&fs.ModeSymlink != 0:

@@ -3,11 +3,13 @@ package tarball
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -255,4 +257,62 @@ func FuzzUnpackStaysInside(f *testing.F) {
 		_ = Unpack(bytes.NewReader(b), in, UnpackOptions{MaxBytes: 1 << 20, MaxEntries: 100, Links: true})
 		untouched(t, in, outside)
 	})
+}
+
+func TestRunsOfZerosTakeNoRoom(t *testing.T) {
+	src, dst := t.TempDir(), t.TempDir()
+	name := filepath.Join(src, "disk")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Data at the beginning, across a border of runs, and a hole at the end.
+	for _, at := range []int64{0, 5<<20 - 3, 9 << 20} {
+		if _, err := f.WriteAt([]byte("content"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.Truncate(40<<20+5), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b := new(bytes.Buffer)
+	if err := Pack(b, name, PackOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unpack(b, dst, UnpackOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dst, "disk"))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the copy has %d bytes, %v, and differs", len(got), err)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(dst, "disk"), &st); err != nil {
+		t.Fatal(err)
+	}
+	if used := st.Blocks * 512; used > 1<<20 {
+		t.Errorf("it takes %d bytes of the disk", used)
+	}
+}
+
+func TestWhatIsNoFileIsTold(t *testing.T) {
+	src := t.TempDir()
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(src, "pipe"), 0o600), os.WriteFile(filepath.Join(src, "f"), []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	b := new(bytes.Buffer)
+	if err := Pack(b, src, PackOptions{Name: "d", Left: func(s string) { left = append(left, s) }}); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || !strings.HasPrefix(left[0], "d/pipe is") {
+		t.Errorf("left out: %q", left)
+	}
+	if strings.Contains(b.String(), "d/pipe") {
+		t.Error("it is packed nevertheless")
+	}
 }

@@ -2,6 +2,7 @@ package tarball
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // UnpackOptions say what of a stream is taken, and how. The zero value takes
@@ -187,7 +189,7 @@ func (u *unpacker) clear(p string) error {
 	if st.IsDir() {
 		return errors.New("there is a directory already")
 	}
-	return u.root.Remove(p)
+	return inPlace(u.root.Remove(p))
 }
 
 func (u *unpacker) file(p string, h *tar.Header, content io.Reader) (err error) {
@@ -207,7 +209,7 @@ func (u *unpacker) file(p string, h *tar.Header, content io.Reader) (err error) 
 			_ = u.root.Remove(tmp)
 		}
 	}()
-	_, err = io.Copy(f, content)
+	err = sparsely(f, content)
 	if err == nil && u.o.Preserve {
 		err = f.Chown(h.Uid, h.Gid)
 	}
@@ -221,7 +223,42 @@ func (u *unpacker) file(p string, h *tar.Header, content io.Reader) (err error) 
 		err = u.root.Chtimes(tmp, h.ModTime, h.ModTime)
 	}
 	if err == nil {
-		err = u.root.Rename(tmp, p)
+		err = inPlace(u.root.Rename(tmp, p))
+	}
+	return err
+}
+
+// sparsely writes content to f, which is new, and leaves holes where long runs of it
+// are zero: the image of a disk takes no more room in the copy than it holds.
+func sparsely(f *os.File, content io.Reader) error {
+	b, size := make([]byte, len(zeros)), int64(0)
+	for {
+		n, err := io.ReadFull(content, b)
+		if n == len(zeros) && bytes.Equal(b, zeros[:]) {
+			if _, err := f.Seek(int64(n), io.SeekCurrent); err != nil {
+				return err
+			}
+		} else if _, err := f.Write(b[:n]); err != nil {
+			return err
+		}
+		size += int64(n)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return f.Truncate(size) // it may end in a hole
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// zeros is the shortest run that is left out, several blocks of any filesystem.
+var zeros [64 << 10]byte
+
+// inPlace says in words why what has something mounted on it cannot be replaced, which
+// the kernel calls a busy device.
+func inPlace(err error) error {
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("it is masked, protected, or mounted by itself, and cannot be replaced: %w", syscall.EBUSY)
 	}
 	return err
 }

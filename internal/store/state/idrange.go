@@ -42,6 +42,10 @@ type idRanges struct {
 	Base    map[string]uint32 `json:"base"`          // by sandbox id
 }
 
+// SomeIDs is a range as sandboxes get one, for judging what will have one. It is
+// given to nobody.
+func SomeIDs() plan.IDMap { return plan.IDMap{Base: idFirst, Size: idSize} }
+
 // AllocateIDs gives the sandbox with this id a range of host ids that no other
 // sandbox of this home has, and returns the same one again for the same id. The
 // place to begin looking depends on the id, so that two homes on one machine

@@ -76,7 +76,7 @@ func (s *Store) Create(name string) (*Sandbox, error) {
 	}
 	err = os.Mkdir(sb.dir, 0o700)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("sandbox %s: %w: choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name)
+		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox attach %s' runs it again; choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name, name)
 	}
 	if err != nil {
 		return nil, durable.Explain(sb.dir, err)

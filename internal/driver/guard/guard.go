@@ -1,9 +1,16 @@
-package namespace
+// Package guard keeps the covers of machines up: what there is to hide and to
+// protect when a machine starts, and what comes into being while it runs.
+//
+// Which paths those are is decided in package cover, and how mounts are laid over
+// them in internal/guest/inside. Drivers share this for as long as their machines
+// are processes with a mount namespace.
+package guard
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,8 +26,9 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// coversOf is what the guest is to lay over mount m.
-func coversOf(m plan.Mount) ([]inside.Cover, error) {
+// Find returns what is to be laid over mount m when its machine starts, parents
+// first.
+func Find(m plan.Mount) ([]inside.Cover, error) {
 	if len(m.Covers) == 0 {
 		return nil, nil
 	}
@@ -42,9 +50,10 @@ const (
 	emptyDir  = "empty.d"
 )
 
-// empties returns detached mounts of an empty file and an empty directory, which
-// belong to nobody that the machine knows.
-func empties(dir string) ([]*os.File, error) {
+// Empties returns detached mounts of an empty file and an empty directory, which
+// belong to nobody that the machine whose directory is dir knows. The caller closes
+// them.
+func Empties(dir string) ([]*os.File, error) {
 	f, err := emptyMount(dir, false)
 	if err != nil {
 		return nil, err
@@ -77,120 +86,132 @@ func emptyMount(dir string, isDir bool) (*os.File, error) {
 	return idmap.Detached(p, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC})
 }
 
-// A guarded is the watches of one machine's binds.
-type guarded struct {
+// A Watch is the watches of one machine's binds. [Guards.Keep] takes it over.
+type Watch struct {
 	mounts  []plan.Mount
 	watches []*cover.Watch
 	handed  bool // to somebody who closes them
 }
 
-func (g *guarded) close() {
-	if g.handed {
-		return
-	}
-	for _, w := range g.watches {
-		w.Close()
-	}
-}
-
-// blind says which binds are not watched entirely, and what that means.
-func (g *guarded) blind() (notes []string) {
-	for i, w := range g.watches {
-		if w.Blind != nil {
-			notes = append(notes, fmt.Sprintf("covers of %s: a file that comes into being while the sandbox runs may show until its next start: %v", g.mounts[i].Path, w.Blind))
-		}
-	}
-	return notes
-}
-
-// watch begins to watch the binds of p that have covers.
-func (d *Driver) watch(p plan.Machine) (*guarded, error) {
-	g := &guarded{}
+// Begin begins to watch the binds of p that have covers, and makes what they say is
+// to be there. Call it before [Find], so that nothing comes between.
+func Begin(p plan.Machine) (*Watch, error) {
+	w := &Watch{}
 	for _, m := range p.Mounts {
 		if m.Kind != plan.MountBind || len(m.Covers) == 0 {
 			continue
 		}
 		err := cover.Make(m.Source, m.Covers)
-		var w *cover.Watch
+		var one *cover.Watch
 		if err == nil {
-			w, err = cover.NewWatch(m.Source, m.Covers)
+			one, err = cover.NewWatch(m.Source, m.Covers)
 		}
 		if err != nil {
-			g.close()
+			w.Close()
 			return nil, fmt.Errorf("mount %s: %w", m.Path, err)
 		}
-		g.mounts, g.watches = append(g.mounts, m), append(g.watches, w)
+		w.mounts, w.watches = append(w.mounts, m), append(w.watches, one)
 	}
-	return g, nil
+	return w, nil
 }
 
-// guards are the machines whose binds this process watches.
-type guards struct {
+// Close ends the watches, unless they were handed on.
+func (w *Watch) Close() {
+	if w.handed {
+		return
+	}
+	for _, one := range w.watches {
+		one.Close()
+	}
+}
+
+// Blind says which binds are not watched entirely, and what that means.
+func (w *Watch) Blind() (notes []string) {
+	for i, one := range w.watches {
+		if one.Blind != nil {
+			notes = append(notes, fmt.Sprintf("covers of %s: a file that comes into being while the sandbox runs may show until its next start: %v", w.mounts[i].Path, one.Blind))
+		}
+	}
+	return notes
+}
+
+// Guards are the machines whose binds this process watches. Its zero value is ready
+// and watches none; its methods can be called concurrently.
+type Guards struct {
 	mu  sync.Mutex
 	pid map[string]int // guarded by mu: of the guest that is watched over, by machine
 }
 
-// guard keeps the covers of a running machine up for as long as it and this
-// process live.
-func (d *Driver) guard(m *machinedir.Machine, g *guarded) {
-	if len(g.watches) == 0 {
+// Keep keeps the covers of a running machine up for as long as it and this process
+// live. log is told what goes wrong meanwhile.
+func (g *Guards) Keep(m *machinedir.Machine, w *Watch, log *slog.Logger) {
+	if len(w.watches) == 0 {
 		return
 	}
-	d.guards.mu.Lock()
-	defer d.guards.mu.Unlock()
-	if d.guards.pid[m.ID] == m.Run.PID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pid[m.ID] == m.Run.PID {
 		return
 	}
-	if d.guards.pid == nil {
-		d.guards.pid = map[string]int{}
+	if g.pid == nil {
+		g.pid = map[string]int{}
 	}
-	d.guards.pid[m.ID] = m.Run.PID
-	g.handed = true
+	g.pid[m.ID] = m.Run.PID
+	w.handed = true
 	id, dir, run := m.ID, m.Path, *m.Run
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		// Also when it cannot be waited for: then it is not there.
 		_ = machinedir.Wait(ctx, filepath.Dir(dir), id)
 		cancel()
-		d.guards.mu.Lock()
-		defer d.guards.mu.Unlock()
-		if d.guards.pid[id] == run.PID {
-			delete(d.guards.pid, id)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.pid[id] == run.PID {
+			delete(g.pid, id)
 		}
 	}()
-	for i, w := range g.watches {
+	for i, one := range w.watches {
 		go func() {
-			err := w.Run(ctx, func(found []cover.Found) {
-				if err := layLater(dir, run, g.mounts[i], found); err != nil {
-					d.log().Warn("covering what appeared", "machine", id, "mount", g.mounts[i].Path, "err", err)
+			err := one.Run(ctx, func(found []cover.Found) {
+				if err := layLater(dir, run, w.mounts[i], found); err != nil {
+					log.Warn("covering what appeared", "machine", id, "mount", w.mounts[i].Path, "err", err)
 				}
 			})
 			if err != nil {
-				d.log().Warn("no longer watching for files to cover", "machine", id, "mount", g.mounts[i].Path, "err", err)
+				log.Warn("no longer watching for files to cover", "machine", id, "mount", w.mounts[i].Path, "err", err)
 			}
 		}()
 	}
 }
 
-// guardAgain watches over a machine that another process started and no longer
-// watches: what appeared since is covered now.
-func (d *Driver) guardAgain(m *machinedir.Machine) error {
+// Again watches over a machine that another process started and no longer watches:
+// what appeared since is covered now.
+func (g *Guards) Again(m *machinedir.Machine, log *slog.Logger) error {
 	p, err := m.Plan()
 	if err != nil || m.Run == nil {
 		return err
 	}
-	d.guards.mu.Lock()
-	watched := d.guards.pid[m.ID] == m.Run.PID
-	d.guards.mu.Unlock()
+	g.mu.Lock()
+	watched := g.pid[m.ID] == m.Run.PID
+	g.mu.Unlock()
 	if watched {
 		return nil
 	}
-	g, err := d.watch(p)
+	w, err := Begin(p)
 	if err != nil {
 		return err
 	}
-	defer g.close()
-	for _, mt := range g.mounts {
+	defer w.Close()
+	if err := w.Lay(m); err != nil {
+		return err
+	}
+	g.Keep(m, w, log)
+	return nil
+}
+
+// Lay lays in a machine that runs whatever is to be covered now.
+func (w *Watch) Lay(m *machinedir.Machine) error {
+	for _, mt := range w.mounts {
 		found, err := cover.Find(mt.Source, mt.Covers)
 		if err == nil {
 			err = layLater(m.Path, *m.Run, mt, found)
@@ -199,7 +220,6 @@ func (d *Driver) guardAgain(m *machinedir.Machine) error {
 			return fmt.Errorf("machine %s: mount %s: %w", m.ID, mt.Path, err)
 		}
 	}
-	d.guard(m, g)
 	return nil
 }
 

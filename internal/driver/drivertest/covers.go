@@ -1,0 +1,152 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
+)
+
+// covered makes a directory of secrets and a repository, and a mount of it whose
+// secrets are hidden and whose hooks are kept.
+func (x *trial) covered() (dir string, m plan.Mount, err error) {
+	dir, err = x.layer("work", map[string]string{".env": "secret", "sub/.env": "secret", "keys/a": "secret", ".git/hooks/h": "hook", ".git/config": "config", "f": "text"})
+	m = bind(dir, "/work")
+	m.Covers = []plan.Cover{{Pattern: ".env", Kind: plan.CoverHide}, {Pattern: "/keys/", Kind: plan.CoverHide},
+		{Pattern: "/.git/hooks", Kind: plan.CoverKeep}, {Pattern: "/.git/config", Kind: plan.CoverKeep}}
+	return dir, m, err
+}
+
+// uncovering are ways to get at what is covered in /work. Each fails.
+var uncovering = []string{
+	"rm -f /work/.env", "mv /work/.env /work/x", "echo x >/work/.env", "ln /work/.env /work/x", "rmdir /work/keys", "mv /work/keys /work/k",
+	"rm /work/.git/hooks/h", "echo x >/work/.git/hooks/new", "echo x >>/work/.git/config", "mv /work/.git /work/g", "mv /work/.git/hooks /work/h",
+	"mv /work/sub /work/s && grep secret /work/s/.env; got=$?; mv /work/s /work/sub; exit $got",
+}
+
+// coverChecks judge what lies over parts of a bind.
+var coverChecks = []check{
+	{"what is covered of a bind is hidden or kept, from root too", func(x *trial) error {
+		dir, mt, err := x.covered()
+		if err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, mt)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		// Over a stop and a start as well.
+		for range 2 {
+			if err := x.want(cl, "cat /work/.env /work/sub/.env; ls /work/keys; cat /work/f /work/.git/hooks/h /work/.git/config", "texthookconfig"); err != nil {
+				return err
+			}
+			for _, script := range uncovering {
+				if err := x.fails(cl, script); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+				return err
+			}
+		}
+		return holds(dir+"/.env", "secret", dir+"/keys/a", "secret", dir+"/.git/hooks/h", "hook", dir+"/.git/config", "config")
+	}},
+	{"what lies over a bind stays there for a root with every capability", func(x *trial) error {
+		dir, mt, err := x.covered()
+		if err != nil {
+			return err
+		}
+		other, err := x.layer("other", map[string]string{"f": "text"})
+		if err != nil {
+			return err
+		}
+		ro := bind(other, "/other")
+		ro.ReadOnly = true
+		m := x.machine()
+		m.Mounts = append(m.Mounts, mt, ro)
+		m.Capabilities = []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN"}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "mkdir /m && mount -t tmpfs t /m && umount /m && echo can", "can"); err != nil {
+			return err
+		}
+		for _, script := range append([]string{
+			"umount /work/.env", "umount -l /work/keys", "umount /work/.git/hooks", "umount -l /work/.git/config",
+			"mount -o remount,rw,bind /work/.git/hooks && touch /work/.git/hooks/x", "mount -o remount,rw,bind /other && touch /other/x",
+			"mkdir -p /a && mount --bind /work /a && grep secret /a/.env", "mkdir -p /b && mount --rbind /work /b && umount /b/.env",
+			"mkdir -p /c && mount --move /work/.env /c",
+		}, uncovering...) {
+			if err := x.fails(cl, script); err != nil {
+				return err
+			}
+		}
+		return holds(dir+"/.env", "secret", dir+"/.git/hooks/h", "hook", dir+"/.git/config", "config", other+"/f", "text")
+	}},
+	{"what comes into being in a bind is covered while its machine runs", func(x *trial) error {
+		dir, mt, err := x.covered()
+		if err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Mounts = append(m.Mounts, mt)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(os.MkdirAll(dir+"/later/deep", 0o755), os.WriteFile(dir+"/later/deep/.env", []byte("secret"), 0o644),
+			os.WriteFile(dir+"/tmp", []byte("secret"), 0o644), os.Rename(dir+"/tmp", dir+"/.env")); err != nil {
+			return err
+		}
+		return x.eventually(func() error { return x.want(cl, "cat /work/later/deep/.env /work/.env", "") })
+	}},
+	{"a file is added to once and keeps what it had, and never in a mount", func(x *trial) error {
+		etc, err := x.layer("etc", map[string]string{"etc/trust/real": "one"})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(os.Chmod(etc+"/etc/trust/real", 0o640), os.Symlink("trust/real", etc+"/etc/link")); err != nil {
+			return err
+		}
+		given, err := x.layer("given", map[string]string{"f": "given"})
+		if err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), etc)
+		m.Mounts = append(m.Mounts, bind(given, "/given"), bind(given+"/f", "/etc/bound"))
+		m.Files = []plan.BootFile{
+			{Path: "/etc/link", Content: "two\n", Append: true},
+			{Path: "/etc/none", Content: "two\n", Append: true, Optional: true},
+			{Path: "/given/f", Content: "two\n", Append: true}, {Path: "/given/new", Content: "two\n"}, {Path: "/given/sub/new", Content: "two\n"},
+			{Path: "/etc/bound", Content: "two\n"},
+		}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			if err := x.want(cl, "readlink /etc/link; cat /etc/trust/real; stat -c %a /etc/trust/real; ls /etc/none 2>/dev/null; cat /given/f /etc/bound; ls /given", "trust/real\none\ntwo\n640\ngivengivenf"); err != nil {
+				return err
+			}
+			if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+				return err
+			}
+		}
+		return holds(given+"/f", "given", etc+"/etc/trust/real", "one")
+	}},
+}
+
+// holds compares files of the host with what they are to hold.
+func holds(pairs ...string) error {
+	for i := 0; i < len(pairs); i += 2 {
+		if b, err := os.ReadFile(pairs[i]); err != nil || string(b) != pairs[i+1] {
+			return fmt.Errorf("%s holds %q, %v", pairs[i], b, err)
+		}
+	}
+	return nil
+}
