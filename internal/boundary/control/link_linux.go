@@ -260,13 +260,17 @@ func (l *link) join(inside *netlink.Handle, guest *os.File) error {
 	return nil
 }
 
+// settleBound is how long the kernel may take. Its workers have what is left of the
+// processors, which at a load of some hundreds is little for seconds.
+const settleBound = 20 * time.Second
+
 // settle waits until an interface that is up carries packets. The kernel is not
 // done when it says so: the end that was raised first drops packets until the
 // link watcher has seen that the other is up, and an IPv6 address is neither
 // local nor found by its neighbour until a worker has been there. A client that
 // comes too early waits a second for its first retry.
 func settle(h *netlink.Handle, index int, v6 bool, addr netip.Addr) error {
-	deadline := time.Now().Add(2 * time.Second)
+	deadline := time.Now().Add(settleBound)
 	wait := func(what string, ready func() (bool, error)) error {
 		for {
 			if ok, err := ready(); ok || err != nil {
