@@ -2,8 +2,9 @@
 // driver, never by hand.
 //
 //	kit-guest init    build the machine described on descriptor 3, then serve on 4
-//	kit-guest serve C serve on descriptor 3, in a machine that is built already,
-//	                  with the capabilities C, comma-separated, for commands
+//	kit-guest serve C write the files that descriptor 4 holds and serve on 3, in a
+//	                  machine that is built already, with the capabilities C,
+//	                  comma-separated, for commands
 //	kit-guest lock P  copy the mounts P from a user namespace, to descriptor 3
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
@@ -40,7 +41,7 @@ func main() {
 	}
 	// Before anything else: a descriptor that some ancestor forgot must not
 	// reach a command of the machine, nor stay open in here.
-	kept := map[string]uint{"init": 3, "serve": 1, "anchor": 1, "lock": 1}[mode]
+	kept := map[string]uint{"init": 3, "serve": 2, "anchor": 1, "lock": 1}[mode]
 	if err := unix.CloseRange(3+kept, ^uint(0), 0); err != nil {
 		fatal("closing inherited descriptors: %v", err)
 	}
@@ -66,6 +67,9 @@ func main() {
 		ln, err := listener(3)
 		if err == nil && len(os.Args) != 3 {
 			err = fmt.Errorf("no capabilities given")
+		}
+		if err == nil {
+			err = files(4)
 		}
 		if err == nil {
 			var c *inside.Confinement
@@ -119,6 +123,17 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	// Executed through a descriptor, it would be called "5" in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
 	return ln, confinement.Apply()
+}
+
+// files writes what a driver that builds machines by other means has to say.
+func files(fd uintptr) error {
+	f := os.NewFile(fd, "files")
+	defer f.Close()
+	fs, err := inside.ReadFiles(f)
+	if err != nil {
+		return fmt.Errorf("reading the machine's files: %w", err)
+	}
+	return inside.WriteFiles(fs)
 }
 
 func serve(ln net.Listener) {

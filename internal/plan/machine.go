@@ -176,8 +176,7 @@ type BootFile struct {
 	// already, and keeps its mode; links are followed inside the machine.
 	Append bool `json:"append,omitempty"`
 
-	// Optional leaves a file that is missing missing. A driver that cannot
-	// append may leave it as it is, too.
+	// Optional leaves a file that is missing missing.
 	Optional bool `json:"optional,omitempty"`
 }
 

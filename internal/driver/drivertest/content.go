@@ -277,6 +277,34 @@ var contentChecks = []check{
 		}
 		return nil
 	}},
+	{"a file is added to what the layers have, and once", func(x *trial) error {
+		etc, err := x.layer("stores", map[string]string{"etc/store": "theirs"})
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink("store", etc+"/etc/link"); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), etc)
+		m.Files = []plan.BootFile{
+			{Path: "/etc/link", Content: "ours\n", Append: true},
+			{Path: "/etc/missing", Content: "ours\n", Append: true, Optional: true},
+			{Path: "/etc/made", Content: "ours\n", Append: true},
+		}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		const look = "cat /etc/store /etc/made; test -L /etc/link && ls /etc/missing 2>/dev/null || echo so"
+		if err := x.want(cl, look, "theirs\nours\nours\nso"); err != nil {
+			return err
+		}
+		if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+			return err
+		}
+		return x.want(cl, look, "theirs\nours\nours\nso")
+	}},
 	{"the machine has its host name", func(x *trial) error {
 		m := x.machine()
 		m.Hostname = "some-other-name"

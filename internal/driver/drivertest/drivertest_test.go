@@ -295,11 +295,16 @@ func breakages() map[string]broken {
 			}
 		}},
 		"files are written before the guest serves, over links too": {alter: func(m *plan.Machine) { m.Files = m.Files[:0] }},
-		"the machine has its host name":                             {alter: func(m *plan.Machine) { m.Hostname = "box" }},
-		"the usual devices are there and work":                      {exec: before("rm /dev/stdin")},
-		"a memory limit ends what exceeds it, or is reported":       {alter: func(m *plan.Machine) { m.Limits.MemoryBytes = 0 }},
-		"a process limit holds, or is reported":                     {alter: func(m *plan.Machine) { m.Limits.Pids = 0 }},
-		"a processor limit holds, or is reported":                   {alter: func(m *plan.Machine) { m.Limits.CPUMillis = 0 }},
+		"a file is added to what the layers have, and once": {alter: func(m *plan.Machine) {
+			for i := range m.Files {
+				m.Files[i].Append = false
+			}
+		}},
+		"the machine has its host name":                       {alter: func(m *plan.Machine) { m.Hostname = "box" }},
+		"the usual devices are there and work":                {exec: before("rm /dev/stdin")},
+		"a memory limit ends what exceeds it, or is reported": {alter: func(m *plan.Machine) { m.Limits.MemoryBytes = 0 }},
+		"a process limit holds, or is reported":               {alter: func(m *plan.Machine) { m.Limits.Pids = 0 }},
+		"a processor limit holds, or is reported":             {alter: func(m *plan.Machine) { m.Limits.CPUMillis = 0 }},
 		// A host may hold all of them, so the driver says that this one does not.
 		"a limit that must hold and cannot is refused": {list: func(_ D, ms []driver.Machine) []driver.Machine {
 			for i := range ms {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // What the driver keeps in a machine's directory beside package machinedir's.
@@ -27,8 +30,8 @@ const (
 	pidFile   = "bundle/pid"
 )
 
-// boot has the runtime make and start the container, and writes the boot files
-// through the guest. On error the caller ends what is recorded in m.Run.
+// boot has the runtime make and start the container, whose guest writes the boot
+// files. On error the caller ends what is recorded in m.Run.
 func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	p, err := m.Plan()
 	if err != nil {
@@ -70,9 +73,14 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if err := writeBundle(m, p, st, limits); err != nil {
 		return err
 	}
+	files, err := filesOf(p)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
 	c := command{runtime: runtime, m: m, stage: st}
-	if err := c.run(ctx, ln, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
-		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "1", m.ID); err != nil {
+	if err := c.run(ctx, []*os.File{ln, files}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
+		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "2", m.ID); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(filepath.Join(m.Path, pidFile))
@@ -97,21 +105,33 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	if _, err := cl.Info(ctx); err != nil {
 		return m.Blame(fmt.Errorf("waiting for the guest: %w", err))
 	}
-	for _, f := range p.Files {
-		if f.Append && f.Optional {
-			continue // nobody counts on it
-		}
-		if f.Append || f.Optional {
-			// Replacing it would take away what the image trusts.
-			return fmt.Errorf("adding to %s, which hosts with bounded requests need: driver oci does not do that; use driver namespace: %w", f.Path, kiterr.ErrUnsupported)
-		}
-		// By the guest and not from here: the layer is the machine's, and so
-		// are the links in it.
-		if err := cl.WriteFile(ctx, client.File{Path: f.Path, Mode: f.Mode, Parents: true}, []byte(f.Content)); err != nil {
-			return fmt.Errorf("writing %s: %w", f.Path, err)
-		}
-	}
 	return nil
+}
+
+// filesOf holds the boot files for the guest, which writes them: the layer is the
+// machine's, and so are the links in it.
+func filesOf(p plan.Machine) (*os.File, error) {
+	fs := make([]inside.File, len(p.Files))
+	for i, f := range p.Files {
+		fs[i] = inside.File(f)
+	}
+	b, err := inside.EncodeFiles(fs)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("files", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("holding the boot files: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "files")
+	if _, err = f.Write(b); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // writeBundle writes the runtime's configuration.
@@ -139,9 +159,9 @@ type command struct {
 	stage   *stage // nil where the root filesystem is not needed
 }
 
-// run runs the runtime in a mount namespace of its own. ln, if not nil, is its
-// descriptor 3; what it makes has log for its stderr.
-func (c command) run(ctx context.Context, ln, log *os.File, args ...string) error {
+// run runs the runtime in a mount namespace of its own. pass are its descriptors
+// from 3 on; what it makes has log for its stderr.
+func (c command) run(ctx context.Context, pass []*os.File, log *os.File, args ...string) error {
 	global := []string{"--root", filepath.Join(c.m.Path, stateDir)}
 	if strings.Contains(filepath.Base(c.runtime), "crun") {
 		global = append(global, "--cgroup-manager=cgroupfs")
@@ -158,9 +178,7 @@ func (c command) run(ctx context.Context, ln, log *os.File, args ...string) erro
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, said
-	if ln != nil {
-		cmd.ExtraFiles = []*os.File{ln}
-	}
+	cmd.ExtraFiles = pass
 	err = privately(c.stage, func() error {
 		if err := cmd.Start(); err != nil {
 			return err
