@@ -72,6 +72,7 @@ func main() {
 			err = files(4)
 		}
 		if err == nil {
+			rename()
 			var c *inside.Confinement
 			if c, err = inside.Prepare(strings.Split(os.Args[2], ",")); err == nil {
 				err = c.Apply()
@@ -120,10 +121,13 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	if err := inside.Build(c, fds); err != nil {
 		return nil, err
 	}
-	// Executed through a descriptor, it would be called "5" in ps.
-	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
+	rename()
 	return ln, confinement.Apply()
 }
+
+// rename gives this process the name of its program in ps: executed through a
+// descriptor, it is called "5". A confined process must not do that.
+func rename() { _ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0) }
 
 // files writes what a driver that builds machines by other means has to say.
 func files(fd uintptr) error {

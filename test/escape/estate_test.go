@@ -227,7 +227,7 @@ func (e *estate) create(t *testing.T, p place, w world) {
 	if err != nil || json.Unmarshal([]byte(out), &status) != nil || status.KeeperPID == 0 {
 		t.Fatalf("kitbox status %s: %v\n%s", name, err, out)
 	}
-	sockets, _ := filepath.Glob(filepath.Join(e.home, "machines", "*", "guest.sock"))
+	sockets, _ := filepath.Glob(filepath.Join(e.home, "machines*", "*", "guest.sock"))
 	if len(sockets) == 0 {
 		t.Fatal("no guest has a socket")
 	}

@@ -79,8 +79,8 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer files.Close()
 	c := command{runtime: runtime, m: m, stage: st}
-	if err := c.run(ctx, []*os.File{ln, files}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
-		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "2", m.ID); err != nil {
+	if err := c.run(ctx, []*os.File{ln, files, st.guest}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
+		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "3", m.ID); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(filepath.Join(m.Path, pidFile))
