@@ -138,7 +138,7 @@ var Rows = []Row{
 			"internal/handler", "internal/identity", "internal/progress", "internal/rootfs", "internal/store", "internal/trust", "internal/workspace"}},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{}},
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
-		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/layout", "fetch"}},
+		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/durable", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
 	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
 	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish"}},
