@@ -107,7 +107,7 @@ var Rows = []Row{
 	{Pkg: "internal/boundary/credential", Why: "who presents secrets meets them here and nowhere else",
 		Only: []string{"kiterr", "internal/plan", "internal/secret", "internal/secret/*", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
 	{Pkg: "internal/boundary/dockerauth", Why: "who presents logins meets them here and nowhere else",
-		Only: []string{"internal/plan", "internal/secret", "internal/boundary/audit", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
+		Only: []string{"internal/plan", "internal/secret", "internal/store/durable", "internal/boundary/audit", "internal/boundary/egress", "internal/boundary/intercept", "internal/boundary/proxy"}},
 	{Pkg: "internal/boundary/control", Why: "the boundary has never heard of Kits"},
 	{Pkg: "internal/frontend", Why: "BuildKit stays behind this door"},
 	{Pkg: "internal/frontend/bundle", Why: "it packs a program that was built and needs no BuildKit", Only: []string{"fetch", "internal/store/layout"}},
