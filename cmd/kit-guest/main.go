@@ -9,6 +9,9 @@
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
 //
+// Called oci-runtime, runc or crun, as it is in a sandbox with a container engine, it
+// stands in front of that runtime: see package nested.
+//
 // With init, descriptor 5 stays open for as long as the machine runs.
 package main
 
@@ -26,6 +29,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/guest/agent"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+	"github.com/kitbox-dev/kitbox/internal/guest/nested"
 )
 
 // linkedC says that this program was built with cgo.
@@ -34,6 +38,10 @@ var linkedC bool
 func main() {
 	if linkedC {
 		fatal("kit-guest was built with cgo and cannot give up privileges; build it with CGO_ENABLED=0 (make build)")
+	}
+	// In a sandbox it has other names, and then is no part of the machine.
+	if nested.Is(os.Args[0]) {
+		os.Exit(nested.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	mode := ""
 	if len(os.Args) > 1 {
@@ -137,7 +145,11 @@ func files(fd uintptr) error {
 	if err != nil {
 		return fmt.Errorf("reading the machine's files: %w", err)
 	}
-	return inside.WriteFiles(fs)
+	program, err := inside.Program(fs)
+	if err != nil {
+		return err
+	}
+	return inside.WriteFiles(fs, program)
 }
 
 func serve(ln net.Listener) {

@@ -37,12 +37,16 @@ func Build(c *Config, fds []int) error {
 		return err
 	}
 
+	program, err := Program(c.Files)
+	if err != nil {
+		return err
+	}
 	if err := root(fds[:c.Layers], fds[c.Layers]); err != nil {
 		return err
 	}
 	// From here on every path is the machine's own. Whatever its links say,
 	// nothing of the host can be named any more.
-	if err := WriteFiles(c.Files); err != nil {
+	if err := WriteFiles(c.Files, program); err != nil {
 		return err
 	}
 	if err := attach(proc, "/proc"); err != nil {
