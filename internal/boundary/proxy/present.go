@@ -130,7 +130,8 @@ func (p *Proxy) shows(f *flow, rules Rules) bool {
 		return true
 	case TLS:
 		first := f.head(patience)
-		return len(first) > 0 && first[0] == 0x16
+		yes, _ := looksTLS(first)
+		return yes && len(first) > 0
 	}
 	return false
 }
