@@ -10,7 +10,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION := $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS := -s -w -X github.com/kitbox-dev/kitbox/internal/app.Version=$(VERSION) -X main.version=$(VERSION) -X main.revision=$(REVISION) \
 	-X github.com/kitbox-dev/kitbox/tck.Version=$(VERSION) -X github.com/kitbox-dev/kitbox/tck.Revision=$(REVISION)
-COMMANDS := kitbox kit-guest kit-builder kit-tck
+COMMANDS := kitbox kit-engine kit-guest kit-builder kit-tck
 SOURCES := $(shell find . -name '*.go' -not -name '*_test.go' -not -path './bin/*') go.mod go.sum
 # Files that are compiled into a program without being Go.
 EMBEDDED := $(shell find capability schema spec tck internal -name '*.json' -o -name '*.tsv' 2>/dev/null)
@@ -77,7 +77,7 @@ frontend-image: ## Make the image of "# syntax=" lines in bin/frontend/images; P
 install: build ## Install the programs under PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kitbox
 	install -m 0755 $(BIN)/kitbox $(BIN)/kit-tck $(DESTDIR)$(PREFIX)/bin/
-	install -m 0755 $(BIN)/kit-guest $(BIN)/kit-builder $(DESTDIR)$(PREFIX)/libexec/kitbox/
+	install -m 0755 $(BIN)/kit-engine $(BIN)/kit-guest $(BIN)/kit-builder $(DESTDIR)$(PREFIX)/libexec/kitbox/
 
 clean: ## Remove what was built
 	rm -rf $(BIN)

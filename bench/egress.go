@@ -37,27 +37,13 @@ func egress(ctx context.Context, o options, _ *fixture, r *report) (err error) {
 	}
 	defer l.Close()
 	go serveBulk(l, size)
-	ns, err := newNetNS()
-	if err != nil {
-		return fmt.Errorf("a network namespace: %w", err)
-	}
-	defer ns.Close()
-	p, err := policy.New([]plan.EgressRule{{Phase: plan.Runtime, Allow: true, Pattern: bulkName, Source: "bench"}})
+	g, err := newGuest(ctx, plan.EgressRule{Phase: plan.Runtime, Pattern: bulkName}, l.Addr().String(), control.Config{})
 	if err != nil {
 		return err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: "bench", GuestNetNS: ns, Phase: plan.Runtime, Policy: p,
-		Routes: []plan.Route{{Name: bulkName, Addr: l.Addr().String()}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	at, err := resolveIn(ctx, ns, bulkName)
-	if err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, g.close()) }()
 	direct := func() (net.Conn, error) { return net.Dial("tcp4", l.Addr().String()) }
-	through := func() (net.Conn, error) { return dialIn(ctx, ns, "tcp4", netip.AddrPortFrom(at, 80).String()) }
+	through := func() (net.Conn, error) { return dialIn(ctx, g.ns, "tcp4", g.at(80)) }
 	w, err := newStopwatch()
 	if err != nil {
 		return err
@@ -97,7 +83,7 @@ func egress(ctx context.Context, o options, _ *fixture, r *report) (err error) {
 			in   *os.File
 			addr string
 			to   *series
-		}{{nil, l.Addr().String(), &theirConnect}, {ns, netip.AddrPortFrom(at, 80).String(), &ourConnect}} {
+		}{{nil, l.Addr().String(), &theirConnect}, {g.ns, g.at(80), &ourConnect}} {
 			s, err := connects(side.in, side.addr)
 			if err != nil {
 				return err
@@ -211,6 +197,51 @@ func drain(r io.Reader, size int64) error {
 		}
 	}
 	return nil
+}
+
+// A guest is a network namespace behind a boundary, as a sandbox has one.
+type guest struct {
+	ns       *os.File
+	boundary *control.Boundary
+	addr     netip.Addr // of the one name that it reaches
+}
+
+// newGuest starts a boundary that lets through what rule matches, the pattern of which
+// is a name, and dials to for it. c holds what else it is to have.
+func newGuest(ctx context.Context, rule plan.EgressRule, to string, c control.Config) (*guest, error) {
+	ns, err := newNetNS()
+	if err != nil {
+		return nil, fmt.Errorf("a network namespace: %w", err)
+	}
+	g := &guest{ns: ns}
+	if err := g.start(ctx, rule, to, c); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	return g, nil
+}
+
+func (g *guest) start(ctx context.Context, rule plan.EgressRule, to string, c control.Config) (err error) {
+	rule.Allow, rule.Source = true, "bench"
+	if c.Policy, err = policy.New([]plan.EgressRule{rule}); err != nil {
+		return err
+	}
+	c.Sandbox, c.GuestNetNS, c.Phase, c.Routes = "bench", g.ns, rule.Phase, []plan.Route{{Name: rule.Pattern, Addr: to}}
+	if g.boundary, err = control.Start(ctx, c); err != nil {
+		return err
+	}
+	g.addr, err = resolveIn(ctx, g.ns, rule.Pattern)
+	return err
+}
+
+// at is where the name is reached in the namespace.
+func (g *guest) at(port uint16) string { return netip.AddrPortFrom(g.addr, port).String() }
+
+func (g *guest) close() error {
+	var err error
+	if g.boundary != nil {
+		err = g.boundary.Close()
+	}
+	return errors.Join(err, g.ns.Close())
 }
 
 // newNetNS makes a network namespace that lives as long as its file.

@@ -22,7 +22,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
-	policy "github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -89,30 +88,17 @@ func newWays(ctx context.Context, dir string, size int64) (w *ways, err error) {
 	peer.StartTLS()
 	w.close = append(w.close, peer.Close)
 
-	ns, err := newNetNS()
-	if err != nil {
-		return w, fmt.Errorf("a network namespace: %w", err)
-	}
-	w.close = append(w.close, func() { ns.Close() })
 	log, err := audit.Open(filepath.Join(dir, "policy.jsonl"))
 	if err != nil {
 		return w, err
 	}
 	w.close = append(w.close, func() { log.Close() })
-	p, err := policy.New([]plan.EgressRule{{Phase: plan.Runtime, Allow: true, Pattern: boundName, Methods: []string{http.MethodGet}, Paths: []string{"/ok/**"}, Source: "bench"}})
+	g, err := newGuest(ctx, plan.EgressRule{Phase: plan.Runtime, Pattern: boundName, Methods: []string{http.MethodGet}, Paths: []string{"/ok/**"}}, at.String(),
+		control.Config{Log: log.Write, Leaf: authority.Leaf, Roots: roots})
 	if err != nil {
 		return w, err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: "bench", GuestNetNS: ns, Phase: plan.Runtime, Policy: p, Log: log.Write,
-		Leaf: authority.Leaf, Roots: roots, Routes: []plan.Route{{Name: boundName, Addr: at.String()}}})
-	if err != nil {
-		return w, err
-	}
-	w.close = append(w.close, func() { b.Close() })
-	name, err := resolveIn(ctx, ns, boundName)
-	if err != nil {
-		return w, err
-	}
+	w.close = append(w.close, func() { _ = g.close() })
 	client := func(dial func(ctx context.Context) (net.Conn, error)) *http.Client {
 		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: boundName}, MaxIdleConnsPerHost: 2 * clients, DisableCompression: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
@@ -124,7 +110,7 @@ func newWays(ctx context.Context, dir string, size int64) (w *ways, err error) {
 	}
 	w.direct, w.peer = client(plain(at.String())), client(plain(peer.Listener.Addr().String()))
 	w.boundary = client(func(ctx context.Context) (net.Conn, error) {
-		return dialIn(ctx, ns, "tcp4", netip.AddrPortFrom(name, 443).String())
+		return dialIn(ctx, g.ns, "tcp4", g.at(443))
 	})
 	return w, nil
 }
@@ -251,32 +237,18 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 			}()
 		}
 	}()
-	ns, err := newNetNS()
-	if err != nil {
-		return fmt.Errorf("a network namespace: %w", err)
-	}
-	defer ns.Close()
-	p, err := policy.New([]plan.EgressRule{{Phase: plan.Install, Allow: true, Pattern: bulkName, Source: "bench"}})
+	g, err := newGuest(ctx, plan.EgressRule{Phase: plan.Install, Pattern: bulkName}, l.Addr().String(), control.Config{})
 	if err != nil {
 		return err
 	}
-	b, err := control.Start(ctx, control.Config{Sandbox: "bench", GuestNetNS: ns, Phase: plan.Install, Policy: p,
-		Routes: []plan.Route{{Name: bulkName, Addr: l.Addr().String()}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	at, err := resolveIn(ctx, ns, bulkName)
-	if err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, g.close()) }()
 	var s series
 	for range o.rounds {
-		b.SetPhase(plan.Install)
+		g.boundary.SetPhase(plan.Install)
 		conns := make([]net.Conn, closedFlows)
-		err := onThread(ns, func() error {
+		err := onThread(g.ns, func() error {
 			for i := range conns {
-				if conns[i], err = net.DialTimeout("tcp4", netip.AddrPortFrom(at, 80).String(), 5*time.Second); err != nil {
+				if conns[i], err = net.DialTimeout("tcp4", g.at(80), 5*time.Second); err != nil {
 					return err
 				}
 				if err := ping(conns[i]); err != nil {
@@ -289,7 +261,7 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 			return err
 		}
 		t := time.Now()
-		b.SetPhase(plan.Runtime)
+		g.boundary.SetPhase(plan.Runtime)
 		s = append(s, sample{wall: time.Since(t)})
 		for _, c := range conns {
 			if ping(c) == nil {

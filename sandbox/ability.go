@@ -11,6 +11,16 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
+// able returns of as something that has an ability, or an error of the family
+// [kiterr.ErrUnsupported] that says what it lacks.
+func able[T any](of any, what string) (T, error) {
+	a, ok := of.(T)
+	if !ok {
+		return a, fmt.Errorf("%s with %T: %w", what, of, kiterr.ErrUnsupported)
+	}
+	return a, nil
+}
+
 // A PolicyLogger keeps the decisions its boundary made. Use [PolicyLog].
 type PolicyLogger interface {
 	PolicyLog(ctx context.Context, o PolicyLogOptions) iter.Seq2[PolicyEvent, error]
@@ -41,9 +51,9 @@ type HookLogger interface {
 // HookRuns returns every run of a hook of s, oldest first. A sandbox that keeps
 // none answers [kiterr.ErrUnsupported].
 func HookRuns(ctx context.Context, s Sandbox) ([]HookRun, error) {
-	l, ok := s.(HookLogger)
-	if !ok {
-		return nil, fmt.Errorf("hook log with %T: %w", s, kiterr.ErrUnsupported)
+	l, err := able[HookLogger](s, "hook log")
+	if err != nil {
+		return nil, err
 	}
 	return l.HookRuns(ctx)
 }
@@ -66,9 +76,9 @@ type Inspection struct {
 // Inspect returns what is recorded of s. A sandbox that records nothing answers
 // [kiterr.ErrUnsupported].
 func Inspect(ctx context.Context, s Sandbox) (*Inspection, error) {
-	i, ok := s.(Inspector)
-	if !ok {
-		return nil, fmt.Errorf("inspecting with %T: %w", s, kiterr.ErrUnsupported)
+	i, err := able[Inspector](s, "inspecting")
+	if err != nil {
+		return nil, err
 	}
 	return i.Inspect(ctx)
 }
@@ -90,9 +100,9 @@ type PublishOptions struct {
 
 // Ports returns what is published of s, also while it is stopped.
 func Ports(ctx context.Context, s Sandbox) ([]Port, error) {
-	p, ok := s.(Publisher)
-	if !ok {
-		return nil, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	p, err := able[Publisher](s, "ports")
+	if err != nil {
+		return nil, err
 	}
 	return p.Ports(ctx)
 }
@@ -100,9 +110,9 @@ func Ports(ctx context.Context, s Sandbox) ([]Port, error) {
 // Publish publishes a port of s, now if it runs and at every start. One that is
 // published already is [kiterr.ErrExists].
 func Publish(ctx context.Context, s Sandbox, o PublishOptions) (Port, error) {
-	p, ok := s.(Publisher)
-	if !ok {
-		return Port{}, fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	p, err := able[Publisher](s, "ports")
+	if err != nil {
+		return Port{}, err
 	}
 	return p.Publish(ctx, o)
 }
@@ -111,9 +121,9 @@ func Publish(ctx context.Context, s Sandbox, o PublishOptions) (Port, error) {
 // ends the connections through it. One that is not published is
 // [kiterr.ErrNotFound].
 func Unpublish(ctx context.Context, s Sandbox, container uint16, transport string) error {
-	p, ok := s.(Publisher)
-	if !ok {
-		return fmt.Errorf("ports with %T: %w", s, kiterr.ErrUnsupported)
+	p, err := able[Publisher](s, "ports")
+	if err != nil {
+		return err
 	}
 	return p.Unpublish(ctx, container, transport)
 }
@@ -145,14 +155,14 @@ type RecreateOptions struct {
 // ([kiterr.ErrRefused]) or more authority than was granted ([WideningError]).
 // s runs afterwards.
 func Recreate(ctx context.Context, s Sandbox, o RecreateOptions) error {
-	r, ok := s.(Recreator)
-	if !ok {
-		return fmt.Errorf("recreating a %T: %w", s, kiterr.ErrUnsupported)
+	r, err := able[Recreator](s, "recreating")
+	if err != nil {
+		return err
 	}
 	return r.Recreate(ctx, o)
 }
 
-// A VolumeKeeper keeps block volumes by the name of their sandbox.
+// A VolumeKeeper keeps block volumes by the name of their sandbox. Use [VolumesOf].
 type VolumeKeeper interface {
 	// Volumes lists those of one name, or all when it is empty, whether the
 	// sandbox exists or not. It makes nothing.
@@ -163,6 +173,10 @@ type VolumeKeeper interface {
 	// there does nothing.
 	RemoveVolume(ctx context.Context, name, path string) error
 }
+
+// VolumesOf returns what keeps the volumes of r. A runtime without it answers
+// [kiterr.ErrUnsupported].
+func VolumesOf(r Runtime) (VolumeKeeper, error) { return able[VolumeKeeper](r, "volumes") }
 
 // A Volume is storage that outlives its sandbox.
 type Volume struct {
@@ -187,6 +201,16 @@ type Pruner interface {
 // hour.
 type PruneOptions struct{ Age time.Duration }
 
+// Prune deletes what nothing in r needs any more. A runtime that cannot answers
+// [kiterr.ErrUnsupported].
+func Prune(ctx context.Context, r Runtime, o PruneOptions) (Pruned, error) {
+	p, err := able[Pruner](r, "pruning")
+	if err != nil {
+		return Pruned{}, err
+	}
+	return p.Prune(ctx, o)
+}
+
 // Pruned counts what was deleted.
 type Pruned struct {
 	Sandboxes int   `json:"sandboxes"` // of commands that were killed
@@ -207,6 +231,10 @@ type HostMounter interface {
 	// RemoveHostMount deletes a directory that no sandbox uses.
 	RemoveHostMount(ctx context.Context, handle string) error
 }
+
+// HostMountsOf returns what keeps the host mounts of r. A runtime without it answers
+// [kiterr.ErrUnsupported].
+func HostMountsOf(r Runtime) (HostMounter, error) { return able[HostMounter](r, "host mounts") }
 
 // An ImageStore holds the images Kits are made of.
 type ImageStore interface {
@@ -320,9 +348,9 @@ func FindUnsaved(ctx context.Context, s Sandbox) (*Unsaved, error) {
 // Bundle writes the branches and tags of s's cloned workspace as a Git bundle.
 // s need not run. Without such a workspace it is [kiterr.ErrNotFound].
 func Bundle(ctx context.Context, s Sandbox, w io.Writer) error {
-	c, ok := s.(Cloner)
-	if !ok {
-		return fmt.Errorf("cloned workspace with %T: %w", s, kiterr.ErrUnsupported)
+	c, err := able[Cloner](s, "cloned workspace")
+	if err != nil {
+		return err
 	}
 	return c.Bundle(ctx, w)
 }
@@ -359,10 +387,7 @@ type FileInfo struct {
 // Files returns the copier of s. A sandbox without one answers
 // [kiterr.ErrUnsupported].
 func Files(s Sandbox) (Copier, error) {
-	if c, ok := s.(Copier); ok {
-		return c, nil
-	}
-	return nil, fmt.Errorf("copying files with %T: %w", s, kiterr.ErrUnsupported)
+	return able[Copier](s, "copying files")
 }
 
 // A Detacher runs commands that nobody waits for. Use [Detach].
@@ -400,8 +425,5 @@ type Job struct {
 // Detach returns what runs commands in s that nobody waits for. A sandbox that
 // cannot answers [kiterr.ErrUnsupported].
 func Detach(s Sandbox) (Detacher, error) {
-	if d, ok := s.(Detacher); ok {
-		return d, nil
-	}
-	return nil, fmt.Errorf("running a command for nobody with %T: %w", s, kiterr.ErrUnsupported)
+	return able[Detacher](s, "running a command for nobody")
 }

@@ -53,11 +53,7 @@ type Locker interface {
 // ManageLocks returns what pins compositions of r. A runtime that cannot answers
 // [kiterr.ErrUnsupported].
 func ManageLocks(r Runtime) (Locker, error) {
-	l, ok := r.(Locker)
-	if !ok {
-		return nil, fmt.Errorf("locks with %T: %w", r, kiterr.ErrUnsupported)
-	}
-	return l, nil
+	return able[Locker](r, "locks")
 }
 
 // LockChanges are the differences of two locks.

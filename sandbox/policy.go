@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -30,8 +31,8 @@ type Overseer interface {
 	// connections that these do not allow have been cut. The change is
 	// recorded before it takes effect: after an error about a sandbox that
 	// could not be told, the others and every later start have it.
-	// Removing what is not there is [kiterr.ErrNotFound], and a rule that
-	// cannot be understood [kiterr.ErrRefused]; both change nothing.
+	// Removing what is not there is [kiterr.ErrNotFound], and rules that
+	// cannot be understood are a [*RuleError]; both change nothing.
 	ChangeRules(ctx context.Context, sandbox string, c RuleChange) error
 
 	// Check says what the boundary would decide. The sandbox need not run.
@@ -43,6 +44,16 @@ type RuleChange struct {
 	Add    []NetworkGrant // Source and Scope are ignored
 	Remove []RuleMatch
 }
+
+// A RuleError says why rules of a [RuleChange] cannot be understood. It is
+// [kiterr.ErrRefused].
+type RuleError struct {
+	Faults []string // a clause for each, without repeats; never empty
+}
+
+func (e *RuleError) Error() string { return strings.Join(e.Faults, "\n") }
+
+func (e *RuleError) Unwrap() error { return kiterr.ErrRefused }
 
 // A RuleMatch selects rules of the operator. Pattern is required.
 type RuleMatch struct {
@@ -87,10 +98,7 @@ type PolicyVerdict struct {
 // PolicyOf returns the overseer of r. A runtime without one answers
 // [kiterr.ErrUnsupported].
 func PolicyOf(r Runtime) (Overseer, error) {
-	if o, ok := r.(Overseer); ok {
-		return o, nil
-	}
-	return nil, fmt.Errorf("operator rules with %T: %w", r, kiterr.ErrUnsupported)
+	return able[Overseer](r, "operator rules")
 }
 
 // A ConsentError lists what Kits ask for and the operator, who wants nothing to

@@ -192,6 +192,10 @@ type Mount struct {
 	ReadOnly bool   `json:"readOnly,omitzero"`
 }
 
+// LeastMemoryBytes is what a machine and its guest need to come up at all: less is
+// no bound that [Limits] or a Kit can ask for.
+const LeastMemoryBytes = 16 << 20
+
 // DefaultIdle is how long a sandbox runs without a session unless something else
 // is asked for.
 const DefaultIdle = 30 * time.Minute

@@ -2,11 +2,8 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"time"
-
-	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A SecretKeeper keeps what the operator's sandboxes present to services. A
@@ -69,10 +66,7 @@ type Secret struct {
 // SecretsOf returns the secret keeper of r. A runtime without one answers
 // [kiterr.ErrUnsupported].
 func SecretsOf(r Runtime) (SecretKeeper, error) {
-	if k, ok := r.(SecretKeeper); ok {
-		return k, nil
-	}
-	return nil, fmt.Errorf("secrets with %T: %w", r, kiterr.ErrUnsupported)
+	return able[SecretKeeper](r, "secrets")
 }
 
 // A CredentialGrant is a service that the boundary presents proof to.

@@ -182,7 +182,7 @@ func alive(home string) []string {
 	sandboxes, _ := os.ReadDir(filepath.Join(home, "sandboxes"))
 	for _, s := range sandboxes {
 		switch s.Name() {
-		case ".ids.lock", ".ids.json":
+		case ".ids.lock", ".ids.json", ".ids-volatile.json":
 		default:
 			left = append(left, "sandbox "+s.Name())
 		}

@@ -58,7 +58,11 @@ func main() {
 			fatal("closing inherited descriptors on exec: %v", err)
 		}
 	}
-	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4)) // each processor may cost a thread, and threads count as processes
+	// Giving something up on every thread takes a round over all of them, and
+	// there are thirty rounds: a fifteenth of a millisecond each where another
+	// thread has to be stopped on its processor, next to nothing where none
+	// runs. Building needs one.
+	processors := min(runtime.GOMAXPROCS(1), 4) // each may cost a thread, and threads count as processes
 	syscall.Umask(0o022)
 
 	switch mode {
@@ -70,7 +74,7 @@ func main() {
 		if err != nil {
 			os.Exit(1)
 		}
-		serve(ln)
+		serve(ln, processors)
 	case "serve":
 		ln, err := listener(3)
 		if err == nil && len(os.Args) != 3 {
@@ -89,7 +93,7 @@ func main() {
 		if err != nil {
 			fatal("%v", err)
 		}
-		serve(ln)
+		serve(ln, processors)
 	case "lock":
 		if err := inside.Lock(stream(3).(*net.UnixConn), os.Args[2:]); err != nil {
 			fatal("%v", err)
@@ -152,7 +156,8 @@ func files(fd uintptr) error {
 	return inside.WriteFiles(fs, program)
 }
 
-func serve(ln net.Listener) {
+func serve(ln net.Listener, processors int) {
+	runtime.GOMAXPROCS(processors)
 	// It does little and lives long: there may be many of it.
 	debug.SetGCPercent(25)
 	if err := new(agent.Agent).Serve(ln); err != nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/kitset"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/internal/secret/custody"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store"
@@ -83,7 +84,7 @@ func Main(args []string) int {
 	} else {
 		env.Runtime, env.Images, env.Builder = e, e, e
 	}
-	env.Doctor = doctor{libexec: libexec()}
+	env.Doctor = doctor{libexec: programs.Dirs()}
 	return cli.Main(ctx, env)
 }
 
@@ -97,8 +98,8 @@ func newEngine() (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	bin := libexec()
-	guest := program(bin, "kit-guest")
+	bin := programs.Dirs()
+	guest := programs.Find(bin, "kit-guest")
 	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		sets.SourceDateEpoch = &n
@@ -113,7 +114,7 @@ func newEngine() (*engine.Engine, error) {
 			{Name: "oci", Dir: byRuntime, Driver: &oci.Driver{Dir: byRuntime, GuestPath: guest}},
 		},
 		Fetcher: func() *fetch.Fetcher {
-			return &fetch.Fetcher{Home: home, Builder: program(bin, "kit-builder"), Sets: sets.Assemble}
+			return &fetch.Fetcher{Home: home, Builder: programs.Find(bin, "kit-builder"), Sets: sets.Assemble}
 		},
 		Prepare: boundaries.prepare,
 		Attach:  boundaries.attach,
@@ -145,32 +146,6 @@ func newEngine() (*engine.Engine, error) {
 		Held:      held,
 		Env:       append(link.Environment(os.Environ()), "KITBOX_HOME="+home),
 	}), nil
-}
-
-// libexec are the directories in which the other programs may be: the one that
-// KITBOX_LIBEXEC names, that of this program, and the one beside it where an
-// installation puts them.
-func libexec() []string {
-	var dirs []string
-	if d := os.Getenv("KITBOX_LIBEXEC"); d != "" {
-		dirs = append(dirs, d)
-	}
-	if exe, err := os.Executable(); err == nil {
-		dir := filepath.Dir(exe)
-		dirs = append(dirs, dir, filepath.Join(filepath.Dir(dir), "libexec", "kitbox"))
-	}
-	return dirs
-}
-
-// program finds one of ours; empty lets whoever needs it say what is missing.
-func program(dirs []string, name string) string {
-	for _, d := range dirs {
-		p := filepath.Join(d, name)
-		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
-			return p
-		}
-	}
-	return ""
 }
 
 func bootFiles(hostname string) []plan.BootFile {

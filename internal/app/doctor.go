@@ -17,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -28,6 +29,7 @@ type doctor struct{ libexec []string }
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	fs := []sandbox.Finding{
 		kernel(), userNamespaces(ctx), overlay(), cgroups(), sizes(), boundaryWorks(ctx),
+		d.program("kit-engine", true, "is the whole of kitbox, and keeps each sandbox"),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
 		tool("mmdebstrap", "makes the platform base: apt-get install mmdebstrap"),
@@ -167,7 +169,7 @@ func boundaryWorks(ctx context.Context) sandbox.Finding {
 
 func (d doctor) program(name string, required bool, what string) sandbox.Finding {
 	f := sandbox.Finding{Name: name, Required: required, Remedy: "it " + what + "; install it beside kitbox, or set KITBOX_LIBEXEC"}
-	if p := program(d.libexec, name); p != "" {
+	if p := programs.Find(d.libexec, name); p != "" {
 		f.OK, f.Detail = true, p
 		return f
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -187,6 +188,6 @@ func watches() sandbox.Finding {
 
 // hostFindings are about the machine rather than about what kitbox does on it.
 func (d doctor) hostFindings(context.Context) []sandbox.Finding {
-	return []sandbox.Finding{appArmor(), idmapped(program(d.libexec, "kit-guest")), guarded(), disk(), clock(time.Now()), watches(),
+	return []sandbox.Finding{appArmor(), idmapped(programs.Find(d.libexec, "kit-guest")), guarded(), disk(), clock(time.Now()), watches(),
 		tool("git", "clones workspaces (--clone): apt-get install git")}
 }

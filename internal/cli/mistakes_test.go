@@ -2,13 +2,10 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
-	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 func TestLimitsAndVariablesThatCannotBeAreMistakes(t *testing.T) {
@@ -46,7 +43,7 @@ func TestNoTimeIsNegative(t *testing.T) {
 		f := fakeStore{}
 		var out, errs strings.Builder
 		status := Main(t.Context(), &Env{Args: strings.Fields(args), Stdout: &out, Stderr: &errs, Runtime: &f.fake, Images: &f.shelf})
-		if status != kiterr.StatusFailed || !strings.Contains(errs.String(), "takes a time") && !strings.Contains(errs.String(), "prune:") || len(f.fake.did)+len(f.shelf.did) > 0 {
+		if status != kiterr.StatusFailed || !strings.Contains(errs.String(), "takes a time") || len(f.fake.did)+len(f.shelf.did) > 0 {
 			t.Errorf("%s: status %d: %s", args, status, errs.String())
 		}
 	}
@@ -69,6 +66,8 @@ func TestPatternsAndNamesThatCannotBeAreMistakes(t *testing.T) {
 		"tag a:1 BAD":                       "is not a repository name",
 		"tag a:1 b@sha256:0":                "is not a digest",
 		"volume ls a b":                     "ls takes one NAME at most",
+		"volume lst":                        `there is no command "lst"; did you mean ls?`,
+		"mount frob":                        `there is no command "frob"; see "kitbox mount --help"`,
 		"volume rm":                         `see "kitbox volume rm --help"`,
 		"volume rm a b c":                   "rm takes NAME, or NAME and the PATH",
 		"image rm":                          "rm takes at least one NAME",
@@ -81,17 +80,6 @@ func TestPatternsAndNamesThatCannotBeAreMistakes(t *testing.T) {
 		if status != kiterr.StatusFailed || !strings.Contains(errs.String(), want) || out.Len() > 0 || len(f.fake.did)+len(f.shelf.did) > 0 {
 			t.Errorf("%s: status %d: %s%s", args, status, errs.String(), out.String())
 		}
-	}
-}
-
-func TestARefusedRuleOfTheOperatorsIsAMistake(t *testing.T) {
-	root := newRoot(&Env{})
-	err := fmt.Errorf("%w: egress rule 1 of operator: pattern \"x:0\": \"0\" is not a port between 1 and 65535", kiterr.ErrRefused)
-	if got := mistaken(root, err); kiterr.ExitCode(got) != kiterr.StatusFailed || !strings.HasPrefix(got.Error(), `pattern "x:0": `) {
-		t.Error(got)
-	}
-	if other := fmt.Errorf("sandbox t: %w", kiterr.ErrRefused); mistaken(root, other) != other || mistaken(root, nil) != nil {
-		t.Error("another refusal is not one of these")
 	}
 }
 
@@ -113,38 +101,6 @@ func TestAnErrorNamesTheFileThatWasAskedFor(t *testing.T) {
 	if status != 1 || errs.String() != "kitbox: open /nodir/x: no such file or directory\n" {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
-	if err := writeLock("/nodir/y", &sandbox.Lock{}); err == nil || err.Error() != "open /nodir/y: no such file or directory" {
-		t.Error(err)
-	}
-	dir := t.TempDir()
-	if err := saveTo(t.Context(), &s, nil, dir); err == nil || strings.Contains(err.Error(), "-") && !strings.Contains(dir, "-") {
-		t.Error(err)
-	}
-}
-
-func TestWhatIsUnsavedIsRescuedByWhatCarriesIt(t *testing.T) {
-	commits, files := []sandbox.Commit{{ID: "1"}}, []string{"f"}
-	if s := rescue("t", &sandbox.Unsaved{Files: files}); strings.Contains(s, "bundle") || !strings.Contains(s, "kitbox cp t:FILE") {
-		t.Error(s)
-	}
-	if s := rescue("t", &sandbox.Unsaved{Commits: commits}); !strings.Contains(s, "bundle t") || strings.Contains(s, "cp") {
-		t.Error(s)
-	}
-	if s := rescue("t", &sandbox.Unsaved{Commits: commits, Files: files}); !strings.Contains(s, "bundle t") || !strings.Contains(s, "cp t:") {
-		t.Error(s)
-	}
-}
-
-func TestADecisionOfAnotherDayHasItsDate(t *testing.T) {
-	now := time.Date(2030, 5, 6, 7, 8, 9, 0, time.Local)
-	if s := clock(now.Add(-time.Hour), now); s != "06:08:09.000" {
-		t.Error(s)
-	}
-	for _, then := range []time.Time{now.AddDate(0, 0, -1), now.AddDate(-1, 0, 0)} {
-		if s := clock(then, now); !strings.HasPrefix(s, then.Format("2006-01-02 ")) {
-			t.Error(s)
-		}
-	}
 }
 
 func TestAnInterruptedFollowerHasItsStatus(t *testing.T) {
@@ -153,17 +109,5 @@ func TestAnInterruptedFollowerHasItsStatus(t *testing.T) {
 	var f fake
 	if status, _, errs := f.commandIn(ctx, strings.NewReader(""), "policy", "log", "-f", "t"); status != 130 || errs != "kitbox: interrupted\n" {
 		t.Errorf("status %d: %s", status, errs)
-	}
-}
-
-func TestWhatIsLeftOutIsNamedAFewTimes(t *testing.T) {
-	var errs strings.Builder
-	l := leftOut{e: &Env{Stderr: &errs}}
-	for range 150 {
-		l.add("x")
-	}
-	l.total()
-	if strings.Count(errs.String(), "\n") != firstLeft+1 || !strings.Contains(errs.String(), "145 more") {
-		t.Error(errs.String())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/summary"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -67,24 +68,9 @@ func TestABuildNetworkIsAskedForAndShown(t *testing.T) {
 		t.Errorf("status %d, %s", status, errs)
 	}
 	var b bytes.Buffer
-	writePlan(&b, &sandbox.Plan{BuildNetwork: "host"}, "  ")
+	summary.Plan(&b, &sandbox.Plan{BuildNetwork: "host"}, "  ")
 	if !strings.Contains(b.String(), "build      host: RUN steps") {
 		t.Errorf("the summary does not show the consent:\n%s", b.String())
-	}
-}
-
-func TestStatusShowsWhatWasSkippedAndWhatDoesNotHold(t *testing.T) {
-	var b bytes.Buffer
-	writeInfo(&b, sandbox.Info{Name: "t", Skipped: []sandbox.Skipped{{Kit: "./w", Type: "x/usb@1", Reason: "this host does not implement it"}},
-		Unenforced: []string{"pids: no cgroup controller is delegated"},
-		Problems:   []string{"limit does not hold: pids: no cgroup controller is delegated", "a hook failed"}})
-	for _, want := range []string{"skipped    x/usb@1 of ./w: this host does not implement it\n", "no limit   pids: no cgroup", "problem    a hook failed\n"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("status lacks %q:\n%s", want, b.String())
-		}
-	}
-	if strings.Count(b.String(), "pids") != 1 {
-		t.Errorf("said twice:\n%s", b.String())
 	}
 }
 
@@ -133,6 +119,7 @@ func TestFamiliesAreNotReadOutAfterTheNextStep(t *testing.T) {
 }
 
 func TestSlipsGetTheNextStep(t *testing.T) {
+	t.Chdir(t.TempDir())
 	for args, want := range map[string]string{
 		"run ./hello world":    "workspace world: no such directory; make it first, or leave PATH out; arguments for the workload go after --\n",
 		"policy lg":            `there is no command "lg"; did you mean log`,
@@ -188,20 +175,6 @@ func TestAQuestionForBothFamiliesIsShownOnce(t *testing.T) {
 	}
 	if _, out, _ := f.command("policy", "log", "--json", "t"); strings.Count(out, `"host"`) != 6 {
 		t.Errorf("--json leaves something out:\n%s", out)
-	}
-}
-
-func TestEveryKitThatIsBuiltHasOneLine(t *testing.T) {
-	var errs bytes.Buffer
-	p := (&Env{Stderr: &errs}).progress(false)
-	for _, kit := range []string{"./w", "./m"} {
-		for _, line := range []string{"building " + kit, "#1 RUN x", "#1 done"} {
-			p.event(sandbox.Event{Step: "build", Of: kit, Detail: line})
-		}
-	}
-	p.event(sandbox.Event{Step: "start", Detail: "t"})
-	if want := "kitbox: building ./w\nkitbox: building ./m\nkitbox: start t\n"; errs.String() != want {
-		t.Errorf("%q, want %q", errs.String(), want)
 	}
 }
 

@@ -99,7 +99,11 @@ func TestSecretMistakesKeepNothing(t *testing.T) {
 		"set svc --command x --no-input":        {kiterr.StatusWidening, "--approve"},
 		"set svc --command x --approve --oauth": {1, "exclude"},
 		"set svc --env NOTHING":                 {1, "NOTHING"},
-		"set svc --sandbox a --kit b":           {1, "sandbox"},
+		"set svc --sandbox a --kit b":           {1, `--sandbox and --kit exclude each other; see "kitbox secret set --help"`},
+		"set svc --file a --env b":              {1, `--file and --env exclude each other; see "kitbox secret set --help"`},
+		"set svc --env= --file a --command=b":   {1, "--file and --env and --command exclude each other"},
+		"rm svc --sandbox a --kit b":            {1, `exclude each other; see "kitbox secret rm --help"`},
+		"import - A=a --sandbox a --kit b":      {1, `exclude each other; see "kitbox secret import --help"`},
 		"import -":                              {1, "NAME=SERVICE"},
 		"import - A":                            {1, "NAME=SERVICE"},
 		"import /nonexistent/file A=a":          {1, "/nonexistent/file"},
@@ -107,7 +111,7 @@ func TestSecretMistakesKeepNothing(t *testing.T) {
 	} {
 		var k keeps
 		status, out, errs := k.command("typed\n", strings.Fields(args)...)
-		if status != want.status || out != "" || !strings.Contains(errs, want.says) || len(k.did) > 0 {
+		if status != want.status || out != "" || !strings.Contains(errs, want.says) || strings.Count(errs, "\n") != 1 || len(k.did) > 0 {
 			t.Errorf("%s: status %d, %q, %q, did %v", args, status, out, errs, k.did)
 		}
 	}

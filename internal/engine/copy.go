@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/account"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
-	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -74,7 +74,7 @@ func (b *box) Unpack(ctx context.Context, dir string, o sandbox.UnpackOptions, r
 			id = plan.Identity{}
 		case o.User != "":
 			var err error
-			if id, err = keeper.LookUpUser(ctx, dial, o.User); err != nil {
+			if id, err = account.Running(ctx, &client.Client{Dial: dial}, o.User); err != nil {
 				return err
 			}
 		}

@@ -135,6 +135,7 @@ func (e *Engine) vacate(ctx context.Context, name string) error {
 // removed; whatever it has made when it is killed is found by the journal.
 func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compose.Composition) (_ *box, err error) {
 	p := c.Plan
+	p.Machine.Volatile = o.Ephemeral
 	sb, err := e.state.Create(p.Name)
 	if err != nil {
 		return nil, err
@@ -172,7 +173,7 @@ func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compose.C
 		}
 	}()
 	if !e.c.Rootless {
-		if p.Machine.IDMap, err = e.state.AllocateIDs(ctx, p.ID); err != nil {
+		if p.Machine.IDMap, err = e.state.AllocateIDs(ctx, p.ID, o.Ephemeral); err != nil {
 			return nil, err
 		}
 	} else if !o.Ephemeral {

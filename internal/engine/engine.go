@@ -12,13 +12,12 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/driver"
@@ -188,7 +187,7 @@ func (e *Engine) spawn(sb *state.Sandbox) (*link.Process, error) {
 			defer held.File.Close()
 		}
 	}
-	return link.Spawn(sb.Dir(), sb.Name, e.c.Env, held)
+	return link.Spawn(link.Self, sb.Dir(), sb.Name, e.c.Env, held)
 }
 
 // exists reports whether there is anything that could be listed or opened. A
@@ -204,9 +203,8 @@ func (e *Engine) Open(_ context.Context, name string) (sandbox.Sandbox, error) {
 }
 
 func (e *Engine) openName(name string) (*box, error) {
-	if err := state.ValidName(name); err != nil {
-		// A mistake of the caller's, which no Kit has a part in.
-		return nil, errors.New(strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
+	if err := sandbox.CheckName(name); err != nil {
+		return nil, err
 	}
 	if !e.exists() {
 		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox ls' shows what there is", name, kiterr.ErrNotFound)
@@ -223,7 +221,7 @@ func (e *Engine) openName(name string) (*box, error) {
 
 // The documents and journals of a sandbox's directory, besides the keeper's.
 const (
-	planFile      = "plan.json"
+	planFile      = attend.PlanFile
 	lockFile      = "lock.json"
 	selectionFile = "selection.json"
 	policyFile    = "policy.jsonl"
@@ -242,7 +240,10 @@ type box struct {
 }
 
 func (b *box) Name() string        { return b.sb.Name }
-func (b *box) keeper() link.Client { return link.Client{Dir: b.sb.Dir()} }
+func (b *box) keeper() link.Client { return b.attended().Keeper() }
+
+// attended is what can be done with the sandbox by its keeper alone.
+func (b *box) attended() attend.Sandbox { return attend.Sandbox{State: b.sb} }
 
 func (b *box) plan() (*plan.Plan, error) {
 	p := new(plan.Plan)

@@ -4,31 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
-
-func TestCommandEnvIsTheContainersAndWhatTheCallerMaySet(t *testing.T) {
-	l := plan.Launch{Env: []string{"A=1", "HOME=/home/agent", "SANDBOX_NAME=t"}, Owned: []string{"SANDBOX_NAME", "WORKSPACE_DIR"}, User: plan.Identity{UID: 1000, Home: "/home/agent"}}
-	got := commandEnv(l, l.User, []string{"A=2", "SANDBOX_NAME=forged", "WORKSPACE_DIR=/x", "B="})
-	if s := strings.Join(got, " "); s != "A=2 HOME=/home/agent SANDBOX_NAME=t B=" {
-		t.Errorf("env: %s", s)
-	}
-	if got := commandEnv(l, plan.Identity{Home: "/root"}, nil); !slices.Contains(got, "HOME=/root") {
-		t.Errorf("another user's home: %v", got)
-	}
-	l.Env[1] = "HOME=/chosen"
-	if got := commandEnv(l, plan.Identity{Home: "/root"}, nil); !slices.Contains(got, "HOME=/chosen") {
-		t.Errorf("a home that the image states: %v", got)
-	}
-	if strings.Join(l.Env, " ") != "A=1 HOME=/chosen SANDBOX_NAME=t" {
-		t.Errorf("the plan was changed: %v", l.Env)
-	}
-}
 
 func TestAHomeThatIsNotThereListsNothing(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "none")
@@ -44,5 +25,25 @@ func TestAHomeThatIsNotThereListsNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(home); err == nil {
 		t.Error("looking made a home")
+	}
+}
+
+// A name that cannot be is the same mistake to everything that takes one: whether
+// the status of a command is that of a refusal must not hang on which it was.
+func TestANameThatCannotBeIsNoRefusal(t *testing.T) {
+	e := New(Config{Home: filepath.Join(t.TempDir(), "none")})
+	for _, name := range []string{strings.Repeat("a", sandbox.MaxName+1), "a/b", "-a"} {
+		want := sandbox.CheckName(name)
+		_, open := e.Open(t.Context(), name)
+		_, volumes := e.Volumes(t.Context(), name)
+		_, rules := e.Rules(t.Context(), name)
+		for what, err := range map[string]error{"Open": open, "Volumes": volumes, "Rules": rules,
+			"RemoveVolume": e.RemoveVolume(t.Context(), name, ""),
+			"SetSecret":    e.SetSecret(t.Context(), sandbox.SecretRef{Service: "s", Sandbox: name}, sandbox.SecretInput{Value: strings.NewReader("x")}),
+			"RemoveSecret": e.RemoveSecret(t.Context(), sandbox.SecretRef{Service: "s", Sandbox: name})} {
+			if want == nil || err == nil || err.Error() != want.Error() || kiterr.ExitCode(err) != kiterr.StatusFailed {
+				t.Errorf("%s of %.5q: %v, want %v", what, name, err, want)
+			}
+		}
 	}
 }

@@ -36,7 +36,7 @@ func (e *Engine) reclaim(ctx context.Context) (removed int) {
 			continue
 		}
 		switch {
-		case abandoned(es):
+		case journal.Abandoned(es):
 		case journal.Installed(es) && journal.Last(es) != journal.Removing:
 			continue
 		default:

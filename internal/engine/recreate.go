@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/display"
 	"github.com/kitbox-dev/kitbox/internal/journal"
@@ -25,7 +26,7 @@ import (
 
 // nextFile holds a whole composition from the moment a recreation is decided
 // until it is in place. A command that finds it goes on with it.
-const nextFile = "next.json"
+const nextFile = attend.NextFile
 
 type next struct {
 	Version   int             `json:"version"`
@@ -88,7 +89,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		return err
 	}
 
-	if err := b.askToStop(ctx, link.StopRequest{Grace: defaultGrace}); err != nil && !errors.Is(err, link.ErrNone) {
+	if err := b.askToStop(ctx, link.StopRequest{Grace: attend.Grace(sandbox.StopOptions{})}); err != nil && !errors.Is(err, link.ErrNone) {
 		return err
 	}
 	if err := b.sb.Write(nextFile, n); err != nil {

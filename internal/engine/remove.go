@@ -49,6 +49,9 @@ func (e *Engine) forget(ctx context.Context, sb *state.Sandbox, p *plan.Plan, ke
 			return err
 		}
 	}
+	if _, volatile := journal.Volatile(es); volatile {
+		return sb.RemoveVolatile()
+	}
 	return sb.Remove()
 }
 

@@ -8,8 +8,7 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/kitbox-dev/kitbox/internal/attend"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -17,9 +16,6 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
-
-// defaultGrace is how long processes get between TERM and KILL.
-const defaultGrace = 10 * time.Second
 
 // keeperBound is how long a keeper may take beyond the grace it was told.
 const keeperBound = 30 * time.Second
@@ -43,22 +39,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	if err := b.mend(ctx); err != nil {
 		return err
 	}
-	switch err := b.keeper().Watch(ctx, progress); {
-	case err == nil:
-		return nil
-	case !errors.Is(err, link.ErrNone):
-		return err
-	}
-	if _, err := b.plan(); err != nil {
-		return err
-	}
-	k, err := b.e.spawn(b.sb)
-	if err != nil {
-		return err
-	}
-	defer k.Release()
-	_, err = k.Boot(ctx, link.BootOptions{Progress: progress})
-	return err
+	return b.attended().Start(ctx, func() (*link.Process, error) { return b.e.spawn(b.sb) }, progress)
 }
 
 // mend cleans up after a creation that was interrupted, which is an error for
@@ -68,8 +49,8 @@ func (b *box) mend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	over := abandoned(es)
-	if journal.Installed(es) && journal.Last(es) != journal.Removing && !over {
+	over := journal.Abandoned(es)
+	if journal.Whole(es) {
 		return b.goOn(ctx, es)
 	}
 	if _, err := b.keeper().Status(ctx); !errors.Is(err, link.ErrNone) {
@@ -82,15 +63,6 @@ func (b *box) mend(ctx context.Context) error {
 		return fmt.Errorf("sandbox %s: the command it was made for is gone, and so is the sandbox now: %w", b.sb.Name, kiterr.ErrNotFound)
 	}
 	return fmt.Errorf("sandbox %s: its creation was interrupted and is cleaned up now; create it again: %w", b.sb.Name, kiterr.ErrNotFound)
-}
-
-// abandoned reports whether the sandbox was made to end with a command that has
-// ended. As long as a keeper lives, that one sees to it.
-func abandoned(es []journal.Entry) bool {
-	creator, ok := journal.Volatile(es)
-	// A number that was given to another process keeps the sandbox until that
-	// ends as well, which is no harm.
-	return ok && errors.Is(unix.Kill(creator, 0), unix.ESRCH)
 }
 
 // goOn finishes a recreation that was cut short, or forgets one that had not
@@ -129,7 +101,7 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 		return err
 	}
 	defer l.Unlock()
-	grace := graceOf(o)
+	grace := attend.Grace(o)
 	err = b.askToStop(ctx, link.StopRequest{Grace: grace, IfIdle: o.IfIdle})
 	if !errors.Is(err, link.ErrNone) {
 		return err
@@ -169,28 +141,10 @@ func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
 	return nil
 }
 
-func graceOf(o sandbox.StopOptions) time.Duration {
-	switch {
-	case o.Grace == 0:
-		return defaultGrace
-	case o.Grace < 0:
-		return 0
-	}
-	return o.Grace
-}
-
 // askToStop asks the keeper and ends one that does not answer. [link.ErrNone]
 // means that none is left and the rest is up to the caller.
 func (b *box) askToStop(ctx context.Context, r link.StopRequest) error {
-	bound, cancel := context.WithTimeout(ctx, r.Grace+keeperBound)
-	defer cancel()
-	// One that hangs should not cost the whole bound.
-	probe, done := context.WithTimeout(ctx, 2*time.Second)
-	_, err := b.keeper().Status(probe)
-	done()
-	if err == nil {
-		_, err = b.keeper().Stop(bound, r)
-	}
+	err := b.attended().Stop(ctx, r)
 	switch {
 	case err == nil, errors.Is(err, link.ErrNone), ctx.Err() != nil:
 		return err

@@ -139,7 +139,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		i.State = sandbox.Creating
 	case !installed:
 		i.State = sandbox.Broken
-	case abandoned(es):
+	case journal.Abandoned(es):
 		i.State, i.Reason = sandbox.Broken, "the command it was made for is gone; rm removes it, and so does the next create"
 	case m.Running:
 		i.State, i.PID = sandbox.Orphaned, m.PID

@@ -6,7 +6,6 @@ import (
 	"io"
 	"path"
 
-	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -14,7 +13,7 @@ import (
 // Volumes implements [sandbox.VolumeKeeper]. It makes nothing.
 func (e *Engine) Volumes(_ context.Context, name string) ([]sandbox.Volume, error) {
 	if name != "" {
-		if err := state.ValidName(name); err != nil {
+		if err := sandbox.CheckName(name); err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +95,7 @@ func (e *Engine) mounted() (map[string][]string, error) {
 
 // RemoveVolume implements [sandbox.VolumeKeeper].
 func (e *Engine) RemoveVolume(ctx context.Context, name, at string) error {
-	if err := state.ValidName(name); err != nil {
+	if err := sandbox.CheckName(name); err != nil {
 		return err
 	}
 	if err := e.privilege(); err != nil {

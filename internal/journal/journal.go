@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Phase is a point in a sandbox's life that a crash can leave it in.
@@ -147,4 +149,19 @@ func Installed(es []Entry) bool {
 		}
 	}
 	return false
+}
+
+// Whole reports whether the sandbox came to be, and neither is to be removed nor
+// abandoned.
+func Whole(es []Entry) bool {
+	return Installed(es) && Last(es) != Removing && !Abandoned(es)
+}
+
+// Abandoned reports whether the sandbox was made to end with a command that has
+// ended. As long as a keeper lives, that one sees to it.
+func Abandoned(es []Entry) bool {
+	creator, ok := Volatile(es)
+	// A number that was given to another process keeps the sandbox until that
+	// ends as well, which is no harm.
+	return ok && errors.Is(unix.Kill(creator, 0), unix.ESRCH)
 }

@@ -67,37 +67,13 @@ func (g *machineGuest) identity(ctx context.Context, user string) (plan.Identity
 		// not depend on them.
 		return plan.Identity{Name: "root", Home: "/root"}, nil
 	}
-	return LookUpUser(ctx, g.dial, user)
+	return account.Running(ctx, g.client(), user)
 }
 
 // Alive implements [Guest].
 func (g *machineGuest) Alive(ctx context.Context) error {
 	_, err := g.client().Info(ctx)
 	return err
-}
-
-// maxAccounts bounds the files that a guest may make us read.
-const maxAccounts = 1 << 20
-
-// LookUpUser finds a user in the accounts of a running machine.
-func LookUpUser(ctx context.Context, dial link.Dial, user string) (plan.Identity, error) {
-	cl := &client.Client{Dial: dial}
-	read := func(name string) (string, error) {
-		b, err := cl.ReadFile(ctx, name, maxAccounts)
-		if errors.Is(err, kiterr.ErrNotFound) {
-			return "", nil
-		}
-		return string(b), err
-	}
-	passwd, err := read("/etc/passwd")
-	if err != nil {
-		return plan.Identity{}, err
-	}
-	group, err := read("/etc/group")
-	if err != nil {
-		return plan.Identity{}, err
-	}
-	return account.Lenient(passwd, group, user)
 }
 
 // WriteFile implements [Guest].

@@ -200,8 +200,17 @@ func edited(rules []plan.EgressRule, c sandbox.RuleChange) ([]plan.EgressRule, e
 			return nil, fmt.Errorf("rule for %s: %w among the operator's here; 'kitbox policy ls' shows all", m.Pattern, kiterr.ErrNotFound)
 		}
 	}
+	var faults []string
 	for _, g := range c.Add {
-		rules = rulebook.Add(rules, plan.EgressRule{Phase: plan.Phase(g.Phase), Pattern: g.Pattern, Allow: g.Allow, Methods: g.Methods, Paths: g.Paths})
+		r := plan.EgressRule{Phase: plan.Phase(g.Phase), Pattern: g.Pattern, Allow: g.Allow, Methods: g.Methods, Paths: g.Paths}
+		if err := egress.CheckRule(r); err == nil {
+			rules = rulebook.Add(rules, r)
+		} else if !slices.Contains(faults, err.Error()) { // a rule for each phase has the same
+			faults = append(faults, err.Error())
+		}
+	}
+	if len(faults) > 0 {
+		return nil, &sandbox.RuleError{Faults: faults}
 	}
 	return rules, nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,5 +94,27 @@ func TestUnderAFloorAKitNeedsConsent(t *testing.T) {
 	// His rule is what allows it then, and nothing of the Kit's.
 	if err := Consent(p, o.c.Book, false); err != nil || len(p.Egress.Rules) != 1 || p.Egress.Rules[0].Allow {
 		t.Errorf("%v, %v", err, p.Egress.Rules)
+	}
+}
+
+func TestRulesThatCannotBeUnderstoodAreNamedEachOnce(t *testing.T) {
+	o := over(t, &plan.Plan{Name: "s"})
+	bad := func(phase, pattern string) sandbox.NetworkGrant {
+		return sandbox.NetworkGrant{Phase: phase, Pattern: pattern, Allow: true}
+	}
+	good := bad("runtime", "good.example")
+	err := o.ChangeRules(t.Context(), "", sandbox.RuleChange{Add: []sandbox.NetworkGrant{good, bad("install", "x:0"), bad("runtime", "x:0"),
+		{Phase: "runtime", Pattern: "y.example", Allow: true, Methods: []string{"a b"}}}})
+	var r *sandbox.RuleError
+	if !errors.As(err, &r) || len(r.Faults) != 2 || !strings.HasPrefix(r.Faults[0], `pattern "x:0": `) || !errors.Is(err, kiterr.ErrRefused) {
+		t.Fatalf("%v", err)
+	}
+	rules, err := o.Rules(t.Context(), "")
+	if err != nil || slices.ContainsFunc(rules, func(g sandbox.NetworkGrant) bool { return g.Pattern == good.Pattern }) {
+		t.Errorf("something was recorded: %v, %v", rules, err)
+	}
+	// What is no rule for another reason is a refusal, and not of a pattern's.
+	if err := o.ChangeRules(t.Context(), "", sandbox.RuleChange{Add: []sandbox.NetworkGrant{bad("later", "x.example")}}); !errors.Is(err, kiterr.ErrRefused) || errors.As(err, &r) {
+		t.Errorf("%v", err)
 	}
 }

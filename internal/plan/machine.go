@@ -29,6 +29,12 @@ type Machine struct {
 	// Capabilities is the bounding set, as Linux names ("CAP_CHOWN"). Empty
 	// means the driver's default set, never all of them.
 	Capabilities []string `json:"capabilities,omitempty"`
+
+	// Volatile says that the machine ends with the process that made it, and
+	// what is written in it with the machine: after a power cut it is removed,
+	// whatever is left of it. A driver need not wait for the disk then, and
+	// what syncs a file inside need not either.
+	Volatile bool `json:"volatile,omitzero"`
 }
 
 // An IDMap maps ids 0..Size-1 of the machine to Base..Base+Size-1 of the host,

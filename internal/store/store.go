@@ -23,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layer"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/internal/store/place"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -31,26 +32,8 @@ import (
 // concurrently and from several processes.
 type Home struct{ dir string }
 
-// DefaultDir returns the home that env asks for: KITBOX_HOME, else
-// $XDG_STATE_HOME/kitbox, else ~/.local/state/kitbox. It is an error when env
-// has none of the three, or a relative one.
-func DefaultDir(env func(string) string) (string, error) {
-	dir := env("KITBOX_HOME")
-	if dir == "" {
-		if x := env("XDG_STATE_HOME"); filepath.IsAbs(x) { // the XDG rules ignore a relative one
-			dir = filepath.Join(x, "kitbox")
-		} else if h := env("HOME"); h != "" {
-			dir = filepath.Join(h, ".local", "state", "kitbox")
-		}
-	}
-	if dir == "" {
-		return "", fmt.Errorf("no place for kitbox's files: set KITBOX_HOME or HOME: %w", kiterr.ErrUnavailable)
-	}
-	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("home %s is not an absolute path: set KITBOX_HOME to one: %w", dir, kiterr.ErrUnavailable)
-	}
-	return filepath.Clean(dir), nil
-}
+// DefaultDir returns the home that env asks for: see [place.Dir].
+func DefaultDir(env func(string) string) (string, error) { return place.Dir(env) }
 
 // Open makes the home at dir, an absolute path, if need be (mode 0700) and
 // checks that it can be written. The subdirectories are made on first use.
@@ -124,7 +107,7 @@ func (h *Home) MachinesDir() string { return filepath.Join(h.dir, "machines") }
 func (h *Home) LayersDir() string { return filepath.Join(h.dir, "layers") }
 
 // SandboxesDir holds one directory per sandbox name.
-func (h *Home) SandboxesDir() string { return filepath.Join(h.dir, "sandboxes") }
+func (h *Home) SandboxesDir() string { return filepath.Join(h.dir, state.Dir) }
 
 // VolumesDir holds block storage, per sandbox name.
 func (h *Home) VolumesDir() string { return filepath.Join(h.dir, "volumes") }

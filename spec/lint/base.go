@@ -6,10 +6,11 @@ import (
 
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/lint/shell"
+	"github.com/kitbox-dev/kitbox/spec/lint/wordset"
 )
 
 // bare are official images without a user agent, and most without git.
-var bare = words(`alpine almalinux amazonlinux archlinux bash buildpack-deps busybox caddy centos debian eclipse-temurin elixir erlang fedora
+var bare = wordset.Of(`alpine almalinux amazonlinux archlinux bash buildpack-deps busybox caddy centos debian eclipse-temurin elixir erlang fedora
 	gcc golang haproxy httpd julia maven memcached mongo mysql nginx node openjdk oraclelinux perl php postgres python redis
 	rockylinux ruby rust swift ubuntu`)
 
@@ -51,7 +52,7 @@ func isBare(image string) bool {
 	image = strings.TrimPrefix(image, "docker.io/")
 	image = strings.TrimPrefix(image, "library/")
 	image, _, _ = strings.Cut(image, ":")
-	return bare[image] || strings.HasPrefix(image, "gcr.io/distroless/")
+	return bare.Has(image) || strings.HasPrefix(image, "gcr.io/distroless/")
 }
 
 // makesAgent reports whether a command could add the user: by one of the usual

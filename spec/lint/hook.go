@@ -11,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec/lint/install"
 	"github.com/kitbox-dev/kitbox/spec/lint/shell"
+	"github.com/kitbox-dev/kitbox/spec/lint/wordset"
 )
 
 const (
@@ -70,7 +71,7 @@ func hooksOf(e entry) []hook {
 
 // provided are the variables that a hook sees undeclared: the platform's
 // baseline, and what a shell sets by itself.
-var provided = words(`PATH HOME HOSTNAME TERM PWD OLDPWD SHLVL _
+var provided = wordset.Of(`PATH HOME HOSTNAME TERM PWD OLDPWD SHLVL _
 	IFS PPID OPTARG OPTIND OPTERR UID EUID GROUPS RANDOM SRANDOM LINENO SECONDS EPOCHSECONDS EPOCHREALTIME REPLY
 	BASH BASHPID BASH_VERSION BASH_VERSINFO BASH_SOURCE BASH_LINENO BASH_COMMAND BASH_SUBSHELL BASH_REMATCH BASHOPTS SHELLOPTS
 	FUNCNAME PIPESTATUS DIRSTACK HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES COPROC MAPFILE PS1 PS2 PS3 PS4 ZSH_VERSION KSH_VERSION`)
@@ -80,7 +81,7 @@ var conventional = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 // hookEnv finds variables that are always empty. A hook sees only what it
 // declares (lifecycle@1/hook-env-restricted).
 func hookEnv(k *kit, report reporter) {
-	platform := words("WORKSPACE_DIR SANDBOX_NAME SANDBOX_ID IS_SANDBOX")
+	platform := map[string]bool{"WORKSPACE_DIR": true, "SANDBOX_NAME": true, "SANDBOX_ID": true, "IS_SANDBOX": true}
 	for _, a := range k.Args {
 		if a.Env != "" {
 			platform[a.Env] = true
@@ -103,7 +104,7 @@ func hookEnv(k *kit, report reporter) {
 		told := map[string]bool{}
 		for _, r := range h.script.Reads {
 			switch {
-			case told[r.Name], provided[r.Name], h.script.Sets[r.Name], slices.Contains(h.env, r.Name):
+			case told[r.Name], provided.Has(r.Name), h.script.Sets[r.Name], slices.Contains(h.env, r.Name):
 				continue
 			case platform[r.Name]:
 			case r.Fallback, !conventional().MatchString(r.Name):

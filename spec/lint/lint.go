@@ -249,14 +249,6 @@ func gather(d *spec.Document, o Options) *kit {
 	return k
 }
 
-func words(s string) map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(s) {
-		m[w] = true
-	}
-	return m
-}
-
 // nameWords splits a name, without the words that say no more than that it is
 // a Kit.
 func nameWords(s string) []string {

@@ -14,13 +14,14 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/lint/install"
 	"github.com/kitbox-dev/kitbox/spec/lint/recipe"
 	"github.com/kitbox-dev/kitbox/spec/lint/shell"
+	"github.com/kitbox-dev/kitbox/spec/lint/wordset"
 )
 
 // roles are names that say what a Kit is for rather than whose software it is.
-var roles = words("agent assistant base browser cli desktop editor env environment harness ide lsp mcp model runtime sdk server service shell terminal tool tools toolchain workspace")
+var roles = wordset.Of("agent assistant base browser cli desktop editor env environment harness ide lsp mcp model runtime sdk server service shell terminal tool tools toolchain workspace")
 
 // wellKnown are names of software that many Kits carry and few authors write.
-var wellKnown = words(`bash bun cargo clang cmake codex curl deno docker dotnet elixir erlang gcc gh git go golang gradle helm
+var wellKnown = wordset.Of(`bash bun cargo clang cmake codex curl deno docker dotnet elixir erlang gcc gh git go golang gradle helm
 	java jdk jq julia kubectl make maven mise mysql nginx node nodejs npm openjdk opentofu perl php pip pnpm podman postgres
 	postgresql python python3 redis ripgrep ruby rust rustc sqlite swift terraform uv yarn zig`)
 
@@ -40,7 +41,7 @@ func foreignProvide(k *kit, report reporter) {
 		})
 	}
 	role := func(n constraint.Name) bool {
-		return slices.ContainsFunc(nameWords(n.Base), func(w string) bool { return roles[w] })
+		return slices.ContainsFunc(nameWords(n.Base), func(w string) bool { return roles.Has(w) })
 	}
 	hasOwn := false
 	var foreign []int
@@ -56,7 +57,7 @@ func foreignProvide(k *kit, report reporter) {
 		}
 	}
 	for _, i := range foreign {
-		if n, _ := constraint.ParseName(strings.TrimSpace(k.Provides[i])); hasOwn || wellKnown[n.Base] {
+		if n, _ := constraint.ParseName(strings.TrimSpace(k.Provides[i])); hasOwn || wellKnown.Has(n.Base) {
 			report("provides["+strconv.Itoa(i)+"]", fmt.Sprintf("%s gets this Kit's version, %s, though it is not this Kit's software: write %s@VERSION with the version that is installed", n.Short(), k.Version, n.Short()))
 		}
 	}

@@ -142,7 +142,7 @@ curl -sS --max-time 10 -H "Authorization: Basic $auth" "https://auth.hub.test/to
 
 	// A real client, with the configuration that it finds: kitbox itself. It
 	// pushes and pulls a Kit, whose layers come from a CDN.
-	program, err := os.ReadFile(filepath.Join(bin, "kitbox"))
+	program, err := os.ReadFile(filepath.Join(bin, "kit-engine"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestASandboxReadsAndPushesKitsOfTheStore(t *testing.T) {
 
 	// kitbox itself is a client of registries: it gets the Kit over TLS, which
 	// it verifies, and pushes it under a name of its own.
-	program, err := os.ReadFile(filepath.Join(bin, "kitbox"))
+	program, err := os.ReadFile(filepath.Join(bin, "kit-engine"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 )
 
 // The names of the boundary itself have addresses that never change. They are
@@ -67,7 +68,7 @@ func (l *link) openUDP(ss []egress.Service) error {
 	if err := l.filter.nft.Flush(); err != nil {
 		return fmt.Errorf("nftables rules for granted datagrams: %w", err)
 	}
-	return inThread(func() error {
+	return ownthread.Run(func() error {
 		if err := unix.Setns(int(l.ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("entering the boundary's network namespace: %w", err)
 		}

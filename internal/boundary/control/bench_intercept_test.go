@@ -3,7 +3,6 @@ package control_test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -20,7 +19,6 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
-	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -33,17 +31,7 @@ type looked struct {
 }
 
 func newLooked(b *testing.B, h http.HandlerFunc) *looked {
-	g := newGuest(b)
-	origin := httptest.NewUnstartedServer(h)
-	origin.EnableHTTP2 = true
-	origin.StartTLS()
-	b.Cleanup(origin.Close)
-	roots := x509.NewCertPool()
-	roots.AddCert(origin.Certificate())
-	authority, err := ca.Open(b.Context(), b.TempDir())
-	if err != nil {
-		b.Fatal(err)
-	}
+	i := inspect(b, "", h)
 	log, err := audit.Open(filepath.Join(b.TempDir(), "policy.jsonl"))
 	if err != nil {
 		b.Fatal(err)
@@ -53,31 +41,28 @@ func newLooked(b *testing.B, h http.HandlerFunc) *looked {
 	if err != nil {
 		b.Fatal(err)
 	}
-	to := netip.MustParseAddrPort(origin.Listener.Addr().String())
-	start(b, g, control.Config{Log: log.Write, Policy: p, Leaf: authority.Leaf, Roots: roots, Routes: []plan.Route{route("example.com", to)}})
-	leaf, err := authority.Leaf("example.com")
+	start(b, i.g, control.Config{Log: log.Write, Policy: p, Leaf: i.authority.Leaf, Roots: i.roots, Routes: []plan.Route{route("example.com", i.at)}})
+	leaf, err := i.authority.Leaf("example.com")
 	if err != nil {
 		b.Fatal(err)
 	}
 	// The peer verifies and keeps connections as the boundary does.
-	target := &url.URL{Scheme: "https", Host: to.String()}
+	target := &url.URL{Scheme: "https", Host: i.at.String()}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"}, MaxIdleConnsPerHost: 64, DisableCompression: true},
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: i.roots, ServerName: "example.com"}, MaxIdleConnsPerHost: 64, DisableCompression: true},
 	}
 	peer := httptest.NewUnstartedServer(proxy)
 	peer.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
 	peer.StartTLS()
 	b.Cleanup(peer.Close)
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM([]byte(authority.PEM()))
-	trusted.AddCert(origin.Certificate())
-	at, err := g.resolve("example.com", "ip4")
+	i.trusted.AddCert(i.certificate) // of the way that leads directly to it
+	at, err := i.g.resolve("example.com", "ip4")
 	if err != nil {
 		b.Fatal(err)
 	}
 	client := func(dial func(ctx context.Context) (net.Conn, error)) *http.Client {
-		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "example.com"}, MaxIdleConnsPerHost: 64, DisableCompression: true,
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: i.trusted, ServerName: "example.com"}, MaxIdleConnsPerHost: 64, DisableCompression: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
 		b.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr}
@@ -85,10 +70,10 @@ func newLooked(b *testing.B, h http.HandlerFunc) *looked {
 	plain := func(addr string) func(context.Context) (net.Conn, error) {
 		return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", addr) }
 	}
-	through := func(context.Context) (net.Conn, error) { return g.dial("tcp", netip.AddrPortFrom(at, 443).String()) }
+	through := func(context.Context) (net.Conn, error) { return i.g.dial("tcp", netip.AddrPortFrom(at, 443).String()) }
 	http2 := client(through)
 	http2.Transport.(*http.Transport).ForceAttemptHTTP2 = true
-	return &looked{http2: http2, direct: client(plain(to.String())), peer: client(plain(peer.Listener.Addr().String())),
+	return &looked{http2: http2, direct: client(plain(i.at.String())), peer: client(plain(peer.Listener.Addr().String())),
 		boundary: client(through)}
 }
 

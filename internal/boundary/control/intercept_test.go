@@ -1,21 +1,14 @@
 package control_test
 
 import (
-	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
-	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -24,42 +17,16 @@ import (
 // boundedGuest is a guest whose example.com admits GET below /ok only.
 func boundedGuest(t testing.TB, h http.HandlerFunc, more ...plan.EgressRule) (g *guest, b *control.Boundary, log *decisions, client func(http2 bool) *http.Client) {
 	t.Helper()
-	g = newGuest(t)
-	origin := httptest.NewUnstartedServer(h)
-	origin.EnableHTTP2 = true
-	origin.StartTLS()
-	t.Cleanup(origin.Close)
-	roots := x509.NewCertPool()
-	roots.AddCert(origin.Certificate())
-	authority, err := ca.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := inspect(t, "", h)
 	log = newDecisions()
 	rules := append(more, plan.EgressRule{Phase: plan.Runtime, Pattern: "example.com", Allow: true, Methods: []string{"GET"}, Paths: []string{"/ok/**"}, Source: "kit k"})
 	policy, err := egress.New(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := netip.MustParseAddrPort(origin.Listener.Addr().String())
-	b = start(t, g, control.Config{Log: log.log, Policy: policy, Leaf: authority.Leaf, Roots: roots,
-		Routes: []plan.Route{route("example.com", to), route("free.example", to)}})
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM([]byte(authority.PEM()))
-	client = func(http2 bool) *http.Client {
-		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, Protocols: new(http.Protocols),
-			DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
-				host, port, _ := net.SplitHostPort(addr)
-				var n int
-				fmt.Sscan(port, &n)
-				return g.dialName("ip4", host, n)
-			}}
-		tr.Protocols.SetHTTP1(!http2)
-		tr.Protocols.SetHTTP2(http2)
-		t.Cleanup(tr.CloseIdleConnections)
-		return &http.Client{Transport: tr, Timeout: 20 * time.Second}
-	}
-	return g, b, log, client
+	b = start(t, i.g, control.Config{Log: log.log, Policy: policy, Leaf: i.authority.Leaf, Roots: i.roots,
+		Routes: []plan.Route{route("example.com", i.at), route("free.example", i.at)}})
+	return i.g, b, log, i.client
 }
 
 func TestABoundedHostAdmitsItsRequestsOnly(t *testing.T) {

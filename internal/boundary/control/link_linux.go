@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -49,32 +49,12 @@ type link struct {
 // newLink makes a boundary namespace that leads nowhere yet.
 func newLink() (*link, error) {
 	l := new(link)
-	if err := inThread(l.build); err != nil {
+	if err := ownthread.Run(l.build); err != nil {
 		l.closeListeners()
 		l.close()
 		return nil, err
 	}
 	return l, nil
-}
-
-// inThread runs f on a thread that ends with it, so that f may leave it in any
-// namespace.
-func inThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the runtime ends the thread with the goroutine and
-		// starts new ones from a thread that was never locked.
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot end, and /proc/self is its view. While
-			// this goroutine holds it, another gets another.
-			done <- inThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 // build runs on a thread of its own. What belongs to a namespace is made from
@@ -112,7 +92,7 @@ func (l *link) attach(guest *os.File) error {
 		return err
 	}
 	var inside *netlink.Handle
-	err := inThread(func() (err error) {
+	err := ownthread.Run(func() (err error) {
 		if err := unix.Setns(int(guest.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("entering the sandbox's network namespace: %w", err)
 		}

@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 )
 
 func TestQuietenUndoesWhatTheHostHasTurnedOn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, or root of a user namespace; TestRootless covers the latter")
 	}
-	err := inThread(func() error {
+	err := ownthread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -3,20 +3,16 @@ package control_test
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
-	"github.com/kitbox-dev/kitbox/internal/boundary/ca"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
@@ -59,42 +55,11 @@ func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Req
 // keyed is a guest whose key.example is given a credential while installing.
 func keyed(t *testing.T, s *setter, h http.HandlerFunc) (g *guest, b *control.Boundary, log *decisions, client *http.Client, plain netip.AddrPort) {
 	t.Helper()
-	g = newGuest(t)
-	origin := httptest.NewTLSServer(h)
-	t.Cleanup(origin.Close)
-	roots := x509.NewCertPool()
-	roots.AddCert(origin.Certificate())
-	// httptest's certificate is for example.com; the authority signs for key.example.
-	upstream, err := ca.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := upstream.Leaf("key.example")
-	if err != nil {
-		t.Fatal(err)
-	}
-	origin.TLS.Certificates = []tls.Certificate{*leaf}
-	roots.AppendCertsFromPEM([]byte(upstream.PEM()))
-	authority, err := ca.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := inspect(t, "key.example", h)
 	log = newDecisions()
-	to := netip.MustParseAddrPort(origin.Listener.Addr().String())
-	b = start(t, g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
-		Leaf: authority.Leaf, Roots: roots, Presenter: s, Routes: []plan.Route{route("key.example", to)}})
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM([]byte(authority.PEM()))
-	trusted.AppendCertsFromPEM([]byte(upstream.PEM()))
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted},
-		DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
-			host, port, _ := net.SplitHostPort(addr)
-			var n int
-			fmt.Sscan(port, &n)
-			return g.dialName("ip4", host, n)
-		}}
-	t.Cleanup(tr.CloseIdleConnections)
-	return g, b, log, &http.Client{Transport: tr, Timeout: 20 * time.Second}, to
+	b = start(t, i.g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
+		Leaf: i.authority.Leaf, Roots: i.roots, Presenter: s, Routes: []plan.Route{route("key.example", i.at)}})
+	return i.g, b, log, i.client(false), i.at
 }
 
 func get(t *testing.T, c *http.Client, url string) (status int, body string) {
@@ -199,11 +164,7 @@ func TestWhatIsNotTLSPassesToAHostWithACredential(t *testing.T) {
 		io.WriteString(c, "banner\n")
 		io.Copy(c, c)
 	})
-	authority, err := ca.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	start(t, g, control.Config{Phase: plan.Install, Policy: policy(t, "install allow key.example"), Leaf: authority.Leaf,
+	start(t, g, control.Config{Phase: plan.Install, Policy: policy(t, "install allow key.example"), Leaf: openAuthority(t).Leaf,
 		Presenter: new(setter), Routes: []plan.Route{route("key.example", at)}})
 	for _, first := range []bool{true, false} {
 		c, err := g.dialName("ip4", "key.example", 22)

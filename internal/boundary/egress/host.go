@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/net/idna"
 )
@@ -30,7 +31,9 @@ const maxName = 253
 
 // lookup converts names as resolvers do. Strict rules are off because
 // underscores occur in real names; parseName checks the characters itself.
-var lookup = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false))
+var lookup = sync.OnceValue(func() *idna.Profile {
+	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false))
+})
 
 // ParseHost reads a host in any spelling that some client turns into the same
 // destination: upper case, one trailing dot, Unicode, brackets, v4-mapped
@@ -79,7 +82,7 @@ func parseName(s string) (string, error) {
 	name := strings.TrimSuffix(s, ".")
 	if !ascii(name) {
 		var err error
-		if name, err = lookup.ToASCII(name); err != nil {
+		if name, err = lookup().ToASCII(name); err != nil {
 			return "", fmt.Errorf("%s is not a host name", quote(s))
 		}
 		name = strings.TrimSuffix(name, ".") // some full stops of other scripts are mapped to dots

@@ -231,6 +231,9 @@ func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 			return fmt.Errorf("reading the request: %w", err)
 		}
 	}
+	if err := lasting(time.Duration(r.IdleSeconds*float64(time.Second)), r.CacheBytes); err != nil {
+		return err
+	}
 	show := builder.Progress{Mode: *progress, Out: stderr}
 	if err := show.Check(); err != nil {
 		return err
@@ -267,6 +270,18 @@ func (p pairs) Set(s string) error {
 	return nil
 }
 
+// lasting judges how long a builder stays and what its cache may take. Zero is the
+// default; less would be it too, which nobody who writes it means.
+func lasting(idle time.Duration, cacheBytes int64) error {
+	switch {
+	case idle < 0:
+		return fmt.Errorf("idle: %v is no time to wait; give one such as 5m, or 0 for %v", idle, builder.DefaultIdle)
+	case cacheBytes < 0:
+		return fmt.Errorf("cache-bytes: %d bounds nothing; give a number of bytes, or 0 for %d", cacheBytes, int64(builder.DefaultCacheBytes))
+	}
+	return nil
+}
+
 func serve(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *string, args []string) error {
 	o := builder.ServeOptions{Frontend: stamp}
 	fs.StringVar(&o.Dir, "dir", "", "directory of the builder (default: builder in the home)")
@@ -274,6 +289,9 @@ func serve(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 	fs.Int64Var(&o.CacheBytes, "cache-bytes", builder.DefaultCacheBytes, "bound of the build cache")
 	readyFD := fs.Int("ready-fd", -1, "for the program that starts a builder: where to say that it is up")
 	if err := parse(fs, args, 0); err != nil {
+		return err
+	}
+	if err := lasting(o.Idle, o.CacheBytes); err != nil {
 		return err
 	}
 	if o.Dir == "" {

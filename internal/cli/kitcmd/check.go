@@ -15,6 +15,9 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/internal/authoring"
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
@@ -91,16 +94,16 @@ with --strict.`,
 				return listRules(cmd.OutOrStdout(), asJSON)
 			}
 			if len(args) == 0 {
-				return usageError(cmd, "check takes a file or a directory")
+				return argument.Mistake(cmd, "check takes a file or a directory")
 			}
 			j := &judge{ignore: ignore, in: cmd.InOrStdin()}
 			var ok bool
 			if j.form, ok = parseForm(form); !ok {
-				return usageError(cmd, "--form %q is none of authored, published and effective", form)
+				return argument.Mistake(cmd, "--form %q is none of authored, published and effective", form)
 			}
 			for _, id := range ignore {
 				if !lint.Known(id) {
-					return usageError(cmd, "--ignore %q names no rule", id)
+					return argument.Mistake(cmd, "--ignore %q names no rule", id)
 				}
 			}
 			for _, arg := range args {
@@ -116,7 +119,7 @@ with --strict.`,
 					OK       bool      `json:"ok"`
 					Findings []finding `json:"findings"`
 				}{!bad && !j.failed, j.findings}
-				if err := writeJSON(cmd.OutOrStdout(), report); err != nil {
+				if err := output.JSON(cmd.OutOrStdout(), report); err != nil {
 					return err
 				}
 			} else {
@@ -134,7 +137,7 @@ with --strict.`,
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	option.JSONVar(cmd, &asJSON)
 	cmd.Flags().StringVar(&form, "form", "authored", formUsage)
 	cmd.Flags().StringSliceVar(&ignore, "ignore", nil, "leave out the warnings of rule `ID` (repeatable)")
 	cmd.Flags().BoolVar(&strict, "strict", false, "let warnings fail like errors")
@@ -160,7 +163,7 @@ func listRules(w io.Writer, asJSON bool) error {
 		for _, r := range lint.Rules() {
 			out = append(out, rule(r))
 		}
-		return writeJSON(w, out)
+		return output.JSON(w, out)
 	}
 	for _, r := range lint.Rules() {
 		fmt.Fprintf(w, "%-34s %s\n", r.ID, r.Summary)
@@ -314,13 +317,23 @@ func writeFinding(w io.Writer, f finding) {
 	case f.Statement != "":
 		line += " [" + f.Statement + "]"
 	}
-	fmt.Fprintln(w, printable(line))
+	fmt.Fprintln(w, output.Printable(line))
 	if strings.TrimSpace(f.excerpt) == "^" {
 		return // an empty line says nothing
 	}
 	for l := range strings.Lines(f.excerpt) {
-		fmt.Fprintln(w, "    "+strings.TrimRight(printable(strings.TrimSuffix(l, "\n")), " \t"))
+		fmt.Fprintln(w, "    "+excerpt(l))
 	}
+}
+
+// excerpt is a line of a file for a terminal; its tabs stay, since the mark under it
+// has them, too.
+func excerpt(line string) string {
+	cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+	for i, c := range cells {
+		cells[i] = output.Printable(c)
+	}
+	return strings.TrimRight(strings.Join(cells, "\t"), " \t")
 }
 
 // load reads one descriptor that a command is to show: a file's, or that of a

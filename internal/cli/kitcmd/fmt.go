@@ -11,6 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/format"
@@ -46,7 +48,7 @@ YAML or, with --check, is laid out otherwise.`,
 				failed = errors.Join(failed, err)
 				for _, name := range files {
 					if name == stdin && write {
-						return usageError(cmd, "-w cannot write to standard input")
+						return argument.Mistake(cmd, "-w cannot write to standard input")
 					}
 					failed = errors.Join(failed, f.file(name, cmd.InOrStdin()))
 				}
@@ -96,7 +98,7 @@ func (f *formatter) file(name string, in io.Reader) error {
 	if !bytes.Equal(src, res) {
 		f.changed = true
 		if f.list {
-			fmt.Fprintln(f.out, printable(name))
+			fmt.Fprintln(f.out, output.Printable(name))
 		}
 		if f.diff {
 			if _, err := f.out.Write(diff.Diff(name+".orig", src, name, res)); err != nil {

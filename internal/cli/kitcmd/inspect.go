@@ -13,6 +13,9 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/surface"
 )
@@ -32,7 +35,7 @@ descriptor is in its published encoding.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, ok := parseForm(form)
 			if !ok {
-				return usageError(cmd, "--form %q is none of authored, published and effective", form)
+				return argument.Mistake(cmd, "--form %q is none of authored, published and effective", form)
 			}
 			d, name, err := lookup.load(cmd, args[0], f)
 			if err != nil {
@@ -55,7 +58,7 @@ descriptor is in its published encoding.`,
 				Path string `json:"path,omitzero"`
 			}
 			s := surface.Project(d.Requests())
-			return writeJSON(cmd.OutOrStdout(), struct {
+			return output.JSON(cmd.OutOrStdout(), struct {
 				File          string          `json:"file"`
 				Form          string          `json:"form"`
 				Content       source          `json:"content"`
@@ -65,7 +68,7 @@ descriptor is in its published encoding.`,
 			}{name, f.String(), source{c.How, c.Path}, encoded, s.Canonical(), s.Digest()})
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	option.JSONVar(cmd, &asJSON)
 	cmd.Flags().StringVar(&form, "form", "authored", formUsage)
 	return cmd
 }
@@ -73,7 +76,7 @@ descriptor is in its published encoding.`,
 // one takes exactly one file or directory.
 func one(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageError(cmd, "%s takes one file or directory, %d given", cmd.Name(), len(args))
+		return argument.Mistake(cmd, "%s takes one file or directory, %d given", cmd.Name(), len(args))
 	}
 	return nil
 }
@@ -89,7 +92,7 @@ func (p page) line(label string, texts ...string) {
 		if t == "" {
 			continue
 		}
-		fmt.Fprintln(p.w, strings.TrimRight(fmt.Sprintf("%-12s %s", label, printable(t)), " "))
+		fmt.Fprintln(p.w, strings.TrimRight(fmt.Sprintf("%-12s %s", label, output.Printable(t)), " "))
 		label = ""
 	}
 }

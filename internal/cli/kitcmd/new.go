@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec/template"
 )
@@ -32,7 +33,7 @@ lists with one --kit for each.`,
 		ValidArgs: template.Kinds,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError(cmd, "new takes a kind and a name, %d arguments given", len(args))
+				return argument.Mistake(cmd, "new takes a kind and a name, %d arguments given", len(args))
 			}
 			return nil
 		},
@@ -40,7 +41,7 @@ lists with one --kit for each.`,
 			files, err := template.Files(args[0], args[1])
 			if err != nil {
 				// A mistake in the arguments, not a refusal of a Kit.
-				return usageError(cmd, "%s", strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
+				return argument.Mistake(cmd, "%s", strings.TrimSuffix(err.Error(), ": "+kiterr.ErrRefused.Error()))
 			}
 			if dir == "" {
 				dir = args[1]

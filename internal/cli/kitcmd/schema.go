@@ -9,6 +9,8 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/schema"
 )
@@ -26,7 +28,7 @@ written without its namespace.`,
   kitbox kit schema --list`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError(cmd, "schema takes one type, %d given", len(args))
+				return argument.Mistake(cmd, "schema takes one type, %d given", len(args))
 			}
 			return nil
 		},
@@ -55,7 +57,7 @@ written without its namespace.`,
 				_, err := out.Write(append(text, newline(text)...))
 				return err
 			}
-			return fmt.Errorf("%s is not a well-known capability type; see %q: %w", printable(args[0]), cmd.CommandPath()+" --list", kiterr.ErrNotFound)
+			return fmt.Errorf("%s is not a well-known capability type; see %q: %w", output.Printable(args[0]), cmd.CommandPath()+" --list", kiterr.ErrNotFound)
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the well-known capability types")

@@ -12,6 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/expand"
@@ -35,7 +38,7 @@ lists. With --json, it is in the canonical encoding that its digest is taken of.
   kitbox kit surface --json ./my-kit --arg port=9090 | jq .ports`,
 		Args: one,
 		RunE: func(cmd *cobra.Command, operands []string) error {
-			supplied, err := pairs(cmd, args)
+			supplied, err := option.Pairs(cmd, "--arg", args)
 			if err != nil {
 				return err
 			}
@@ -58,7 +61,7 @@ lists. With --json, it is in the canonical encoding that its digest is taken of.
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	option.JSONVar(cmd, &asJSON)
 	argFlag(cmd, &args)
 	cmd.Flags().BoolVar(&digest, "digest", false, "print the digest alone")
 	return cmd
@@ -83,17 +86,17 @@ descriptor is refused, 3 NEW asks for more.`,
   kitbox kit diff --json <(git show HEAD:kit.yaml) kit.yaml | jq .widenings`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError(cmd, "diff takes two files or directories, %d given", len(args))
+				return argument.Mistake(cmd, "diff takes two files or directories, %d given", len(args))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, operands []string) error {
-			supplied, err := pairs(cmd, args)
+			supplied, err := option.Pairs(cmd, "--arg", args)
 			if err != nil {
 				return err
 			}
 			if operands[0] == "-" && operands[1] == "-" {
-				return usageError(cmd, "only one of the two can be standard input")
+				return argument.Mistake(cmd, "only one of the two can be standard input")
 			}
 			granted, before, err := lookup.surfaceOf(cmd, operands[0], supplied)
 			if err != nil {
@@ -117,7 +120,7 @@ descriptor is refused, 3 NEW asks for more.`,
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	option.JSONVar(cmd, &asJSON)
 	argFlag(cmd, &args)
 	return cmd
 }
@@ -142,7 +145,7 @@ func (lookup Lookup) surfaceOf(cmd *cobra.Command, arg string, supplied map[stri
 		return surface.Surface{}, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if d.Kind == spec.KindSet {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: only what the set itself asks; what the Kits it lists ask is known once it is published\n", printable(name))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: only what the set itself asks; what the Kits it lists ask is known once it is published\n", output.Printable(name))
 		e.Kind, e.Kits = spec.KindMixin, nil // its own part is one more contribution (§9.5)
 	}
 	ds := spec.New(e, spec.Options{File: name, Form: capability.Effective, Unselected: true}).Validate()
@@ -180,7 +183,7 @@ func effective(d spec.Descriptor, supplied map[string]string) (spec.Descriptor, 
 func undeclared(cmd *cobra.Command, supplied map[string]string, declared map[string]bool) error {
 	for _, name := range slices.Sorted(maps.Keys(supplied)) {
 		if !declared[name] {
-			return usageError(cmd, "--arg %s: the Kit declares no such argument", name)
+			return argument.Mistake(cmd, "--arg %s: the Kit declares no such argument", name)
 		}
 	}
 	return nil
@@ -248,7 +251,7 @@ func writeSurface(w io.Writer, s surface.Surface) {
 		}
 	}
 	for _, l := range inWords(values) {
-		fmt.Fprintln(w, printable(l))
+		fmt.Fprintln(w, output.Printable(l))
 	}
 	fmt.Fprintln(w, "digest", s.Digest())
 }
@@ -261,7 +264,7 @@ func writeChanges(w io.Writer, c surface.Changes, asJSON bool) error {
 		if c.Narrowings == nil {
 			c.Narrowings = []surface.Change{}
 		}
-		return writeJSON(w, c)
+		return output.JSON(w, c)
 	}
 	for _, list := range []struct {
 		sign    string
@@ -275,7 +278,7 @@ func writeChanges(w io.Writer, c surface.Changes, asJSON bool) error {
 			if len(ch.Kits) > 0 {
 				line += "  (" + strings.Join(ch.Kits, ", ") + ")"
 			}
-			fmt.Fprintln(w, printable(line))
+			fmt.Fprintln(w, output.Printable(line))
 		}
 	}
 	return nil

@@ -50,15 +50,22 @@ const parent = "kitbox"
 // period is that of CPU quotas, in microseconds; the kernel's default.
 const period = 100_000
 
-// Make puts process pid into a new group called name and limits it. It returns
-// the directories it made, also on error, and for each limit that does not
-// hold a line that says which and why.
-func (s System) Make(name string, l Limits, pid int) (dirs, notes []string, err error) {
+// Make makes a group called name, calls start, which starts a process and returns
+// its pid, and limits the group. It returns the directories it made, also on
+// error, and for each limit that does not hold a line that says which and why.
+//
+// The process is in the group from its first instant. Moving one that exists has
+// the kernel wait until no processor can be forking, which takes longer than all
+// else that is done for a machine; a process is born where its parent's thread
+// is. start is called on a thread that has been there before, and is given the
+// directory of the unified tree for [syscall.SysProcAttr.CgroupFD], or nil. It
+// may be called a second time, with nil, when the kernel refused the first.
+func (s System) Make(name string, l Limits, start func(unified *os.File) (pid int, err error)) (dirs, notes []string, err error) {
 	hs, err := s.hierarchies()
 	if err != nil {
 		return nil, nil, err
 	}
-	at := map[string]string{} // controller to directory
+	var made []*group
 	hasUnified := slices.ContainsFunc(hs, func(h hierarchy) bool { return h.unified })
 	for _, h := range hs {
 		want := h.wanted()
@@ -70,20 +77,30 @@ func (s System) Make(name string, l Limits, pid int) (dirs, notes []string, err 
 		}
 		dir, err := h.make(name, want)
 		if err != nil {
-			continue // the controllers stay absent from at
+			continue // the controllers stay absent
 		}
 		dirs = append(dirs, dir)
-		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			if _, serr := os.Stat("/proc/" + strconv.Itoa(pid)); serr != nil {
-				return dirs, nil, fmt.Errorf("process %d is gone", pid)
+		made = append(made, &group{hierarchy: h, dir: dir, want: want})
+	}
+	pid, err := bear(made, start)
+	if err != nil {
+		return dirs, nil, err
+	}
+	at := map[string]string{} // controller to directory
+	for _, g := range made {
+		if !g.has {
+			if err := write(g.dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
+				if _, serr := os.Stat("/proc/" + strconv.Itoa(pid)); serr != nil {
+					return dirs, nil, fmt.Errorf("process %d is gone", pid)
+				}
+				continue // not allowed to move it here
 			}
-			continue // not allowed to move it here
 		}
-		for _, c := range want {
-			if h.unified && !slices.Contains(words(dir, "cgroup.controllers"), c) {
+		for _, c := range g.want {
+			if g.unified && !slices.Contains(words(g.dir, "cgroup.controllers"), c) {
 				continue
 			}
-			at[c] = dir
+			at[c] = g.dir
 		}
 	}
 	return dirs, s.limit(at, l), nil
@@ -349,7 +366,8 @@ func remove(dir string) error {
 			_ = write(dir, "cgroup.kill", "1")
 		}
 		for _, p := range words(dir, "cgroup.procs") {
-			if pid, err := strconv.Atoi(p); err == nil && pid > 1 {
+			// Never ourselves: a thread may have been here to start one.
+			if pid, err := strconv.Atoi(p); err == nil && pid > 1 && pid != os.Getpid() {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}

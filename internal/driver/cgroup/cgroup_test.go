@@ -2,13 +2,17 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -53,6 +57,15 @@ func (f *fake) want(name, content string) {
 	}
 }
 
+// moved is a process that was there before: it has to be moved. No directory of
+// a fake system can be born into.
+func moved(unified *os.File) (int, error) {
+	if unified != nil {
+		return 0, unix.EBADF
+	}
+	return os.Getpid(), nil
+}
+
 var limits = Limits{CPUMillis: 1500, MemoryBytes: 1 << 20, Pids: 7}
 
 func TestV2(t *testing.T) {
@@ -67,7 +80,7 @@ func TestV2(t *testing.T) {
 	} {
 		f.write("cg/"+name, content)
 	}
-	dirs, notes, err := f.Make("m", limits, os.Getpid())
+	dirs, notes, err := f.Make("m", limits, moved)
 	if err != nil || len(notes) > 0 || !slices.Equal(dirs, []string{f.root + "/cg/kitbox/m"}) {
 		t.Fatal(dirs, notes, err)
 	}
@@ -95,7 +108,7 @@ func TestV1TreesHoldTheLimitsAndTheUnifiedOneTheGroup(t *testing.T) {
 		"cpu,cpuacct/kitbox/m/cgroup.procs", "mem/kitbox/m/cgroup.procs", "pids/kitbox/m/cgroup.procs", "unified/kitbox/m/cgroup.procs"} {
 		f.write(name, "")
 	}
-	dirs, notes, err := f.Make("m", limits, os.Getpid())
+	dirs, notes, err := f.Make("m", limits, moved)
 	if err != nil || len(notes) > 0 || len(dirs) != 4 {
 		t.Fatal(dirs, notes, err)
 	}
@@ -111,12 +124,12 @@ func TestAMachineLeavesItsSession(t *testing.T) {
 	const v1 = "35 24 0:31 / ROOT/systemd rw - cgroup cgroup rw,xattr,name=systemd\n"
 	f := newFake(t, v1, "1:name=systemd:/session\n")
 	f.write("systemd/kitbox/m/cgroup.procs", "")
-	if dirs, _, err := f.Make("m", Limits{}, os.Getpid()); err != nil || !slices.Equal(dirs, []string{f.root + "/systemd/kitbox/m"}) {
+	if dirs, _, err := f.Make("m", Limits{}, moved); err != nil || !slices.Equal(dirs, []string{f.root + "/systemd/kitbox/m"}) {
 		t.Error(dirs, err)
 	}
 	f = newFake(t, v1+"34 24 0:30 / ROOT/unified rw - cgroup2 cgroup2 rw\n", "1:name=systemd:/session\n0::/session\n")
 	f.write("unified/kitbox/m/cgroup.procs", "")
-	if dirs, _, err := f.Make("m", Limits{}, os.Getpid()); err != nil || !slices.Equal(dirs, []string{f.root + "/unified/kitbox/m"}) {
+	if dirs, _, err := f.Make("m", Limits{}, moved); err != nil || !slices.Equal(dirs, []string{f.root + "/unified/kitbox/m"}) {
 		t.Error(dirs, err)
 	}
 }
@@ -124,7 +137,7 @@ func TestAMachineLeavesItsSession(t *testing.T) {
 func TestWhatDoesNotHoldIsNoted(t *testing.T) {
 	// No tree at all.
 	f := newFake(t, "", "")
-	dirs, notes, err := f.Make("m", limits, os.Getpid())
+	dirs, notes, err := f.Make("m", limits, moved)
 	if err != nil || len(dirs) > 0 || len(notes) != 3 {
 		t.Fatal(dirs, notes, err)
 	}
@@ -146,7 +159,7 @@ func TestWhatDoesNotHoldIsNoted(t *testing.T) {
 	f.write("cg/kitbox/m/cgroup.controllers", "pids")
 	f.write("cg/kitbox/m/cgroup.procs", "")
 	f.write("cg/kitbox/m/pids.max", "")
-	if _, notes, err := f.Make("m", limits, os.Getpid()); err != nil || len(notes) != 2 {
+	if _, notes, err := f.Make("m", limits, moved); err != nil || len(notes) != 2 {
 		t.Error(notes, err)
 	}
 	if notes := f.Check(limits); len(notes) != 2 {
@@ -158,11 +171,11 @@ func TestWhatDoesNotHoldIsNoted(t *testing.T) {
 	f.write("mem/kitbox/m/cgroup.procs", "")
 	f.write("mem/kitbox/m/memory.limit_in_bytes", "")
 	memory := Limits{MemoryBytes: 1 << 20}
-	if _, notes, err := f.Make("m", memory, os.Getpid()); err != nil || len(notes) > 0 {
+	if _, notes, err := f.Make("m", memory, moved); err != nil || len(notes) > 0 {
 		t.Error(notes, err)
 	}
 	f.write("proc/swaps", "Filename Type\n/swap file\n")
-	if _, notes, err := f.Make("m", memory, os.Getpid()); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "swap") {
+	if _, notes, err := f.Make("m", memory, moved); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "swap") {
 		t.Error(notes, err)
 	}
 }
@@ -202,15 +215,36 @@ func TestGroupsOfThisSystemComeAndGo(t *testing.T) {
 	}
 	name := "test-" + strconv.Itoa(os.Getpid())
 	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
+	reaped := make(chan struct{})
+	s := System{}
+	before, err := os.ReadFile("/proc/thread-self/cgroup")
+	if err != nil {
 		t.Fatal(err)
 	}
-	reaped := make(chan struct{})
-	go func() { cmd.Wait(); close(reaped) }()
-	s := System{}
-	dirs, notes, err := s.Make(name, limits, cmd.Process.Pid)
+	dirs, notes, err := s.Make(name, limits, func(unified *os.File) (int, error) {
+		if unified != nil {
+			cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(unified.Fd())}
+		}
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		go func() { _ = cmd.Wait(); close(reaped) }()
+		return cmd.Process.Pid, nil
+	})
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
+	}
+	in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", cmd.Process.Pid))
+	if n := strings.Count(string(in), "/"+parent+"/"+name+"\n"); err != nil || n != len(dirs) {
+		t.Errorf("the process is in %d of %d groups, %v: %s", n, len(dirs), err, in)
+	}
+	for _, d := range dirs {
+		if procs := words(d, "cgroup.procs"); !slices.Equal(procs, []string{strconv.Itoa(cmd.Process.Pid)}) {
+			t.Errorf("%s has %q beside process %d", d, procs, cmd.Process.Pid)
+		}
+	}
+	if after, err := os.ReadFile("/proc/thread-self/cgroup"); err != nil || string(after) != string(before) {
+		t.Errorf("and we are in %s, %v; before it was %s", after, err, before)
 	}
 	t.Logf("%q, not held: %q", dirs, notes)
 	// Processes in it end with it.

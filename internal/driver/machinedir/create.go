@@ -56,11 +56,17 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(filepath.Join(tmp, machineFile), append(b, '\n')); err != nil {
+	write := writeSynced
+	if p.Volatile {
+		write = writeNew
+	}
+	if err := write(filepath.Join(tmp, machineFile), append(b, '\n')); err != nil {
 		return Explain(err)
 	}
-	if err := syncDir(tmp); err != nil {
-		return Explain(err)
+	if !p.Volatile {
+		if err := syncDir(tmp); err != nil {
+			return Explain(err)
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -70,6 +76,9 @@ func Create(ctx context.Context, base string, p plan.Machine) (err error) {
 			return fmt.Errorf("machine %s: %w", p.ID, kiterr.ErrExists)
 		}
 		return Explain(err)
+	}
+	if p.Volatile {
+		return nil
 	}
 	if err := syncDir(base); err != nil {
 		_ = durable.RemoveTree(final)
@@ -150,14 +159,21 @@ func sweep(base string) {
 }
 
 // writeSynced writes a new file that is on disk when it returns.
-func writeSynced(p string, b []byte) error {
+func writeSynced(p string, b []byte) error { return writeThen(p, b, (*os.File).Sync) }
+
+// writeNew writes a new file and leaves it to the kernel when it is on disk.
+func writeNew(p string, b []byte) error {
+	return writeThen(p, b, func(*os.File) error { return nil })
+}
+
+func writeThen(p string, b []byte, then func(*os.File) error) error {
 	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync()
+		err = then(f)
 	}
 	return errors.Join(err, f.Close())
 }

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -161,7 +162,7 @@ func (m *Machine) Reload() {
 		return
 	}
 	r := new(Run)
-	if json.Unmarshal(b, r) == nil && r.PID > 0 {
+	if json.Unmarshal(b, r) == nil && r.Boot != "" {
 		m.Run = r
 	}
 }
@@ -181,7 +182,7 @@ func (m *Machine) Plan() (plan.Machine, error) {
 
 // Process returns the guest's process; [kiterr.ErrNotRunning] if it has ended.
 func (m *Machine) Process() (*Process, error) {
-	if m.Run != nil && m.Run.Boot == BootID() {
+	if m.Run != nil && m.Run.Boot == durable.Boot() {
 		if p, err := FindProcess(m.Run.PID, m.Run.Start); err == nil {
 			return p, nil
 		}

@@ -114,15 +114,6 @@ func StartTicks(pid int) (uint64, error) {
 	return strconv.ParseUint(string(f[19]), 10, 64)
 }
 
-// BootID identifies this run of the kernel.
-var BootID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(b))
-})
-
 // Children are the guests that one driver of this process started, by machine,
 // so that none of them stays behind as a zombie. The zero value is ready.
 type Children struct {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
@@ -19,6 +19,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -70,40 +71,43 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	defer log.Close()
-	cmd, err := command(p, log, program, theirs, ln)
-	if err != nil {
+	// Groups are found by the record, and there are some before there is a
+	// process.
+	r := &machinedir.Run{Boot: durable.Boot()}
+	if err := m.WriteRun(r); err != nil {
 		return err
 	}
-	err = cmd.Start()
-	cmd.ExtraFiles[2].Close()
-	if err != nil {
-		return fmt.Errorf("making namespaces: %w", userns.Explain(err))
+	var proc *child.Process
+	dirs, notes, err := cgroup.System{}.Make(m.CgroupName(), limits, func(unified *os.File) (int, error) {
+		var err error
+		if proc, err = start(p, log, program, theirs, ln, unified); err != nil {
+			return 0, err
+		}
+		return proc.PID, nil
+	})
+	r.Cgroups = dirs
+	m.Run = r
+	if proc == nil {
+		return err
 	}
-	d.children.Adopt(m.ID, cmd.Wait, func(err error) {
+	d.children.Adopt(m.ID, proc.Wait, func(err error) {
 		d.log().Debug("guest ended", "machine", m.ID, "err", err)
 	})
 	theirs.Close() // so that the guest's end shows here, and ours there
 
 	// Until it has its mounts the guest only prepares, and it ends when we do.
-	r := &machinedir.Run{PID: cmd.Process.Pid, Boot: machinedir.BootID()}
+	r.PID = proc.PID
+	if err != nil {
+		return m.Blame(fmt.Errorf("putting the machine into cgroups: %w", err))
+	}
 	if r.Start, err = machinedir.StartTicks(r.PID); err != nil {
 		return m.Blame(fmt.Errorf("the guest ended at once: %w", err))
-	}
-	if err := m.WriteRun(r); err != nil {
-		_ = cmd.Process.Kill()
-		return err
 	}
 	machinedir.FirstToGo(r.PID)
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := inside.SendConfig(ours, c); err != nil {
 		return m.Blame(err)
-	}
-	dirs, notes, err := cgroup.System{}.Make(m.CgroupName(), limits, r.PID)
-	r.Cgroups = dirs
-	m.Run = r
-	if err != nil {
-		return m.Blame(fmt.Errorf("putting the machine into cgroups: %w", err))
 	}
 	unenforced = cgroup.Asked(unenforced, notes, p.Limits)
 	if len(unenforced) > 0 && p.Limits.Enforce {
@@ -170,36 +174,46 @@ func oneID(m plan.IDMap) bool {
 	return err == nil && len(uids) == 1 && uids[0].Size == 1
 }
 
-// command is the guest's process in its new namespaces.
-func command(p plan.Machine, log, guest, control, ln *os.File) (*exec.Cmd, error) {
+// start starts the guest's process in its new namespaces, and in the control
+// group whose directory group is unless it is nil.
+func start(p plan.Machine, log, guest, control, ln, group *os.File) (*child.Process, error) {
 	uids, gids, err := idMaps(p.IDMap)
 	if err != nil {
 		return nil, err
 	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
 	life, err := rootless.Life()
 	if err != nil {
 		return nil, err
 	}
+	defer life.Close()
 	one := oneID(p.IDMap)
-	return &exec.Cmd{
+	sys := &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
+			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET,
+		UidMappings:                uids,
+		GidMappings:                gids,
+		GidMappingsEnableSetgroups: !one,
+		Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: one},
+	}
+	if group != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(group.Fd())
+	}
+	proc, err := child.Start(
 		// Through a descriptor: the path to the program may lead through
 		// directories that the machine's root cannot enter.
-		Path:       "/proc/self/fd/6",
-		Args:       []string{"kit-guest", "init"},
-		Env:        []string{}, // /proc/1/environ is for all to read
-		Dir:        "/",
-		Stderr:     log,
-		ExtraFiles: []*os.File{control, ln, life, guest},
-		SysProcAttr: &syscall.SysProcAttr{
-			Setsid: true,
-			Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
-				syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET,
-			UidMappings:                uids,
-			GidMappings:                gids,
-			GidMappingsEnableSetgroups: !one,
-			Credential:                 &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: one},
-		},
-	}, nil
+		"/proc/self/fd/6", []string{"kit-guest", "init"},
+		nil, // /proc/1/environ is for all to read
+		"/", []*os.File{null, null, log, control, ln, life, guest}, sys)
+	if err != nil {
+		return nil, fmt.Errorf("making namespaces: %w", userns.Explain(err))
+	}
+	return proc, nil
 }
 
 // readOnly returns the program f for execution from a mount that nobody can write
@@ -239,7 +253,7 @@ func (d *Driver) kill(m *machinedir.Machine) error {
 // clear removes what an ended machine left outside its directory, and the
 // record of it.
 func (d *Driver) clear(m *machinedir.Machine) error {
-	if m.Run != nil && m.Run.Boot == machinedir.BootID() {
+	if m.Run != nil && m.Run.Boot == durable.Boot() {
 		if err := (cgroup.System{}).Remove(m.CgroupName(), m.Run.Cgroups); err != nil {
 			return fmt.Errorf("machine %s: %w", m.ID, err)
 		}

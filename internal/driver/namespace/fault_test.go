@@ -19,6 +19,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -187,7 +188,7 @@ func TestARecycledPidIsNobodysMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]machinedir.Run{
-		"another start": {PID: canary.Process.Pid, Start: ticks - 1, Boot: machinedir.BootID()},
+		"another start": {PID: canary.Process.Pid, Start: ticks - 1, Boot: durable.Boot()},
 		"another boot":  {PID: canary.Process.Pid, Start: ticks, Boot: "another"},
 	} {
 		b, err := json.Marshal(r)

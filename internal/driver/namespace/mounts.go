@@ -29,7 +29,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 	}
 	c := &inside.Config{
 		Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps,
-		OneID: oneID(p.IDMap), Cgroup2: cgroup.System{}.Unified(), Locked: slices.Contains(caps, "CAP_SYS_ADMIN"),
+		OneID: oneID(p.IDMap), Volatile: p.Volatile, Cgroup2: cgroup.System{}.Unified(), Locked: slices.Contains(caps, "CAP_SYS_ADMIN"),
 	}
 	for _, m := range p.Mounts {
 		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}

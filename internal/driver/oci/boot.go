@@ -21,6 +21,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 )
 
 // What the driver keeps in a machine's directory beside package machinedir's.
@@ -51,7 +52,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer guest.Close()
 	// From here on there may be something to clear.
-	r := &machinedir.Run{Boot: machinedir.BootID(), Unenforced: unenforced}
+	r := &machinedir.Run{Boot: durable.Boot(), Unenforced: unenforced}
 	m.Run = r
 
 	ln, err := m.Listen()

@@ -39,6 +39,10 @@ type Config struct {
 	// is read-only or covered.
 	Locked bool `json:"locked,omitempty"`
 
+	// Volatile says that nothing written in the machine outlives it, so that
+	// nothing need wait for the disk.
+	Volatile bool `json:"volatile,omitempty"`
+
 	// OneID says that only id 0 exists.
 	OneID bool `json:"oneId,omitempty"`
 

@@ -41,7 +41,7 @@ func Build(c *Config, fds []int) error {
 	if err != nil {
 		return err
 	}
-	if err := root(fds[:c.Layers], fds[c.Layers]); err != nil {
+	if err := root(fds[:c.Layers], fds[c.Layers], c.Volatile); err != nil {
 		return err
 	}
 	// From here on every path is the machine's own. Whatever its links say,
@@ -95,7 +95,7 @@ func Build(c *Config, fds []int) error {
 
 // root makes the layers and the writable directory the root and lets go of the
 // host's.
-func root(layers []int, writable int) error {
+func root(layers []int, writable int, volatile bool) error {
 	// The stage hides a directory of the host from this process only.
 	stage := ""
 	for _, dir := range []string{"/tmp", "/run", "/var", "/mnt", "/proc"} {
@@ -126,7 +126,17 @@ func root(layers []int, writable int) error {
 		return err
 	}
 	opts := "userxattr,lowerdir=" + strings.Join(lower, ":") + ",upperdir=rw/upper,workdir=rw/work"
-	if err := unix.Mount("overlay", "root", "overlay", 0, opts); err != nil {
+	err := error(unix.EINVAL)
+	if volatile {
+		// Without it the end of the mount writes out all that the whole file
+		// system below has to write, anybody's. Kernels before 5.10 do not
+		// know the word.
+		err = unix.Mount("overlay", "root", "overlay", 0, opts+",volatile")
+	}
+	if err == unix.EINVAL {
+		err = unix.Mount("overlay", "root", "overlay", 0, opts)
+	}
+	if err != nil {
 		return fmt.Errorf("mounting the root overlay of %d layers: %w", len(layers), err)
 	}
 	if err := unix.Chdir("root"); err != nil {

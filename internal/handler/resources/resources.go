@@ -17,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/resources"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // A Host says what the machine has. Its zero value has any amount of everything
@@ -36,14 +37,9 @@ type Handler struct{ Host Host }
 // Types implements [handler.Handler].
 func (*Handler) Types() []string { return []string{resources.Type} }
 
-const (
-	// leastMemory is what a machine and its guest need to come up at all.
-	leastMemory = 16 << 20
-
-	// leastCPUMillis is the smallest share that the kernel takes: a
-	// millisecond of every hundred.
-	leastCPUMillis = 10
-)
+// leastCPUMillis is the smallest share that the kernel takes: a millisecond of every
+// hundred.
+const leastCPUMillis = 10
 
 // Accept implements [handler.Handler].
 func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contribution) error {
@@ -71,8 +67,8 @@ func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contr
 	if h.Host.MemoryBytes > 0 && l.MemoryBytes > h.Host.MemoryBytes {
 		return refuse("it asks for %d MiB of memory and this machine has %d; --memory sets another amount", l.MemoryBytes>>20, h.Host.MemoryBytes>>20)
 	}
-	if l.MemoryBytes > 0 && l.MemoryBytes < leastMemory {
-		return refuse("no sandbox comes up with %d bytes of memory; ask for at least %d MiB", l.MemoryBytes, leastMemory>>20)
+	if l.MemoryBytes > 0 && l.MemoryBytes < sandbox.LeastMemoryBytes {
+		return refuse("no sandbox comes up with %d bytes of memory; ask for at least %d MiB", l.MemoryBytes, sandbox.LeastMemoryBytes>>20)
 	}
 	if h.Host.Unenforced != nil {
 		if not := h.Host.Unenforced(l); len(not) > 0 {

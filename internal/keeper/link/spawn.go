@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -40,14 +41,17 @@ const CleanupTime = 60 * time.Second
 type Process struct {
 	client  Client
 	creator *net.UnixConn
-	proc    *os.Process
+	proc    *child.Process
 }
 
-// Spawn starts a keeper for the sandbox name whose state directory is dir. The
-// caller holds the sandbox's lock and knows that no keeper lives. env is the
+// Self is the program that this process runs.
+const Self = "/proc/self/exe"
+
+// Spawn starts a keeper for the sandbox name whose state directory is dir: the
+// given program, which becomes one for [ProcessName]. The caller holds the sandbox's lock and knows that no keeper lives. env is the
 // keeper's whole environment. The keeper boots nothing before [Process.Boot] and
 // ends by itself when that is never called.
-func Spawn(dir, name string, env []string, held Held) (*Process, error) {
+func Spawn(program, dir, name string, env []string, held Held) (*Process, error) {
 	l, err := Bind(dir)
 	if err != nil {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
@@ -86,12 +90,9 @@ func Spawn(dir, name string, env []string, held Held) (*Process, error) {
 		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", held.Variable, len(files)))
 		files = append(files, held.File)
 	}
-	p, err := os.StartProcess("/proc/self/exe", []string{ProcessName, dir}, &os.ProcAttr{
-		// Not the caller's directory: a keeper must not keep a file system
-		// busy that has nothing to do with it.
-		Dir: "/", Env: env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: true},
-	})
+	// Not in the caller's directory: a keeper must not keep a file system busy
+	// that has nothing to do with it.
+	p, err := child.Start(program, []string{ProcessName, dir}, env, "/", files, &syscall.SysProcAttr{Setsid: true})
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
@@ -192,7 +193,7 @@ func (p *Process) Boot(ctx context.Context, o BootOptions) (up bool, err error) 
 func (p *Process) awaitEnd() {
 	p.creator.Close()
 	ended := make(chan struct{})
-	go func() { _, _ = p.proc.Wait(); close(ended) }()
+	go func() { _ = p.proc.Wait(); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(exitTime):
@@ -219,12 +220,11 @@ func (p *Process) died(err error) error {
 // the boot was volatile or never asked for.
 func (p *Process) Release() {
 	p.creator.Close()
-	p.proc.Release()
 }
 
 // Wait waits for the keeper's process to end; for tests and for a keeper that
 // was told to stop by this process.
-func (p *Process) Wait() { p.proc.Wait() }
+func (p *Process) Wait() { _ = p.proc.Wait() }
 
 // openLog opens the keeper's log for appending. A long one is begun again, with
 // the one before kept, so that no sandbox fills a disk with it.

@@ -23,7 +23,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/secret/dotenv"
 	"github.com/kitbox-dev/kitbox/internal/secret/helper"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
-	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -65,7 +64,7 @@ func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
 	case r.Sandbox != "" && r.Kit != "":
 		return vault.Scope{}, errors.New("a secret is for a sandbox or for a Kit, not for both")
 	case r.Sandbox != "":
-		if err := state.ValidName(r.Sandbox); err != nil {
+		if err := sandbox.CheckName(r.Sandbox); err != nil {
 			return vault.Scope{}, err
 		}
 		return vault.Scope{Kind: vault.Sandbox, Name: r.Sandbox}, nil

@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -113,7 +112,7 @@ func (s *Store) whole(name string) bool {
 	}
 	now := time.Now()
 	if string(made) != settled {
-		if string(made) != boot() {
+		if string(made) != durable.Boot() {
 			return false
 		}
 		if st, err := os.Stat(filepath.Join(dir, bootFile)); err == nil && now.Sub(st.ModTime()) > settleAfter {
@@ -131,16 +130,6 @@ const (
 	// changed (30 seconds).
 	settleAfter = 3 * time.Minute
 )
-
-// boot identifies this boot of the machine. Where it cannot be read, nothing is
-// believed after three minutes but what has settled.
-var boot = sync.OnceValue(func() string {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(data))
-})
 
 // discard removes what lies at name although it is not whole. The caller holds
 // the slot exclusively.
@@ -210,7 +199,7 @@ func (s *Store) publish(name string, fill func(tmp string) error) (err error) {
 	if err := fill(tmp); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(tmp, bootFile), []byte(boot()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tmp, bootFile), []byte(durable.Boot()), 0o600); err != nil {
 		return durable.Explain(s.dir, err)
 	}
 	return durable.Explain(s.dir, os.Rename(tmp, filepath.Join(s.dir, name)))

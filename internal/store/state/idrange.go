@@ -27,28 +27,43 @@ const (
 	idCount = 0xfff
 )
 
-// idsFile records who has which range.
-const idsFile = ".ids.json"
+// Who has which range is recorded in two files. The ranges of sandboxes that end
+// with the process that made them need not survive a power cut, which ends them
+// too, so that their record is written without waiting for the disk and counts
+// only in the run of the kernel it was written in.
+const (
+	idsFile         = ".ids.json"
+	volatileIDsFile = ".ids-volatile.json"
+)
 
 type idRanges struct {
 	Version int               `json:"version"`
-	Base    map[string]uint32 `json:"base"` // by sandbox id
+	Boot    string            `json:"boot,omitzero"` // of the volatile ones
+	Base    map[string]uint32 `json:"base"`          // by sandbox id
 }
 
 // AllocateIDs gives the sandbox with this id a range of host ids that no other
 // sandbox of this home has, and returns the same one again for the same id. The
 // place to begin looking depends on the id, so that two homes on one machine
-// seldom meet.
-func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) {
+// seldom meet. The range of a volatile sandbox is free again after a power cut.
+func (s *Store) AllocateIDs(ctx context.Context, id string, volatile bool) (plan.IDMap, error) {
 	m := plan.IDMap{Size: idSize}
-	err := s.updateIDs(ctx, true, func(r *idRanges) error {
-		if base, ok := r.Base[id]; ok {
-			m.Base = base
-			return nil
+	err := s.updateIDs(ctx, func(lasting, passing *idRanges) error {
+		for _, r := range []*idRanges{lasting, passing} {
+			if base, ok := r.Base[id]; ok {
+				m.Base = base
+				return nil
+			}
 		}
 		taken := map[uint32]bool{}
-		for _, b := range r.Base {
-			taken[b] = true
+		for _, r := range []*idRanges{lasting, passing} {
+			for _, b := range r.Base {
+				taken[b] = true
+			}
+		}
+		r := lasting
+		if volatile {
+			r = passing
 		}
 		h := fnv.New32a()
 		h.Write([]byte(s.dir + "\x00" + id))
@@ -62,6 +77,9 @@ func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) 
 		}
 		return fmt.Errorf("all %d ranges of host ids are in use: remove sandboxes that are not needed: %w", idCount, kiterr.ErrUnavailable)
 	})
+	if err == nil && !volatile {
+		err = durable.SyncDir(s.dir)
+	}
 	return m, err
 }
 
@@ -70,15 +88,16 @@ func (s *Store) AllocateIDs(ctx context.Context, id string) (plan.IDMap, error) 
 // [Sandbox.Remove] to make it survive a power cut, with the removal itself: if
 // neither does, the next removal releases again.
 func (s *Store) ReleaseIDs(ctx context.Context, id string) error {
-	return s.updateIDs(ctx, false, func(r *idRanges) error {
-		delete(r.Base, id)
+	return s.updateIDs(ctx, func(lasting, passing *idRanges) error {
+		delete(lasting.Base, id)
+		delete(passing.Base, id)
 		return nil
 	})
 }
 
-// updateIDs changes the record under its lock; an unchanged one is not written.
-// sync is whether the change has to survive a power cut by itself.
-func (s *Store) updateIDs(ctx context.Context, sync bool, change func(*idRanges) error) error {
+// updateIDs changes the records under their lock; an unchanged one is not
+// written. It is for the caller to sync the directory.
+func (s *Store) updateIDs(ctx context.Context, change func(lasting, passing *idRanges) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	l, err := durable.AcquireLock(ctx, filepath.Join(s.dir, ".ids.lock"), durable.Exclusive)
@@ -87,35 +106,62 @@ func (s *Store) updateIDs(ctx context.Context, sync bool, change func(*idRanges)
 	}
 	defer l.Unlock()
 	path := filepath.Join(s.dir, idsFile)
-	r := idRanges{Version: Version}
+	lasting := idRanges{Version: Version}
 	old, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return durable.Explain(path, err)
 	default:
-		if err := json.Unmarshal(old, &r); err != nil {
+		if err := json.Unmarshal(old, &lasting); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if r.Version != Version {
-			return fmt.Errorf("%s has version %d, this kitbox reads version %d: %w", path, r.Version, Version, kiterr.ErrUnsupported)
+		if lasting.Version != Version {
+			return fmt.Errorf("%s has version %d, this kitbox reads version %d: %w", path, lasting.Version, Version, kiterr.ErrUnsupported)
 		}
 	}
-	if r.Base == nil {
-		r.Base = map[string]uint32{}
+	if lasting.Base == nil {
+		lasting.Base = map[string]uint32{}
 	}
-	if err := change(&r); err != nil {
+	passing, oldPassing := s.readPassing()
+	if err := change(&lasting, &passing); err != nil {
 		return err
 	}
-	data, err := json.Marshal(r, json.Deterministic(true), jsontext.WithIndent("\t"))
+	data, err := encodeIDs(lasting)
 	if err != nil {
 		return err
 	}
-	if data = append(data, '\n'); string(data) == string(old) {
+	if string(data) != string(old) {
+		if err := durable.ReplaceAlone(path, data, 0o600); err != nil {
+			return err
+		}
+	}
+	if len(passing.Base) == 0 && oldPassing == nil {
 		return nil
 	}
-	if err := durable.ReplaceAlone(path, data, 0o600); err != nil || !sync {
+	if data, err = encodeIDs(passing); err != nil || string(data) == string(oldPassing) {
 		return err
 	}
-	return durable.SyncDir(s.dir)
+	return durable.WriteCache(filepath.Join(s.dir, volatileIDsFile), data)
+}
+
+// readPassing reads the record of volatile sandboxes and what it was read from.
+// One of another run of the kernel, or that is torn, says nothing: no sandbox of
+// it runs.
+func (s *Store) readPassing() (idRanges, []byte) {
+	none := idRanges{Version: Version, Boot: durable.Boot(), Base: map[string]uint32{}}
+	data, err := os.ReadFile(filepath.Join(s.dir, volatileIDsFile))
+	if err != nil {
+		return none, nil
+	}
+	var r idRanges
+	if json.Unmarshal(data, &r) != nil || r.Version != Version || r.Boot != none.Boot || r.Base == nil {
+		return none, data
+	}
+	return r, data
+}
+
+func encodeIDs(r idRanges) ([]byte, error) {
+	data, err := json.Marshal(r, json.Deterministic(true), jsontext.WithIndent("\t"))
+	return append(data, '\n'), err
 }

@@ -15,10 +15,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -26,11 +24,15 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // Version is the version of the documents written by [Sandbox.Write] for values
 // that have none of their own. A reader refuses any other.
 const Version = 1
+
+// Dir is the directory of a home in which sandboxes are.
+const Dir = "sandboxes"
 
 // LockWait is how long [Sandbox.Lock] waits unless its context ends sooner.
 const LockWait = 60 * time.Second
@@ -47,22 +49,10 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// MaxName bounds sandbox names, in bytes: a name is a host name label too.
-const MaxName = 63
-
-var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`) })
-
-// ValidName returns an error unless s can name a sandbox: letters, digits, '.',
-// '_' and '-', starting with a letter or digit, at most [MaxName] bytes. Such a
-// name is a file name, and never an option or a path.
+// ValidName refuses what cannot name a sandbox; see [sandbox.CheckName].
 func ValidName(s string) error {
-	switch {
-	case s == "":
-		return fmt.Errorf("a sandbox name must not be empty: %w", kiterr.ErrRefused)
-	case len(s) > MaxName:
-		return fmt.Errorf("sandbox name %.20q… has %d bytes, the limit is %d: %w", s, len(s), MaxName, kiterr.ErrRefused)
-	case !namePattern().MatchString(s):
-		return fmt.Errorf("sandbox name %q: use letters, digits, '.', '_' and '-', starting with a letter or digit: %w", s, kiterr.ErrRefused)
+	if err := sandbox.CheckName(s); err != nil {
+		return fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
 	}
 	return nil
 }
@@ -206,7 +196,13 @@ func (sb *Sandbox) Lock(ctx context.Context, what string) (*durable.Lock, error)
 // Remove deletes the sandbox's directory. It disappears at once; a kill during
 // the deletion leaves only what [Store.Sweep] deletes. Removing it again does
 // nothing. The caller holds the lock.
-func (sb *Sandbox) Remove() error {
+func (sb *Sandbox) Remove() error { return sb.remove(true) }
+
+// RemoveVolatile is Remove for a sandbox that a power cut would have ended too:
+// after one it may be back, whole or in part, for the next command to remove.
+func (sb *Sandbox) RemoveVolatile() error { return sb.remove(false) }
+
+func (sb *Sandbox) remove(sync bool) error {
 	parent := filepath.Dir(sb.dir)
 	tmp := filepath.Join(parent, durable.TempPrefix+"rm-"+sb.Name+"-"+NewID())
 	err := os.Rename(sb.dir, tmp)
@@ -216,8 +212,10 @@ func (sb *Sandbox) Remove() error {
 	if err != nil {
 		return durable.Explain(sb.dir, err)
 	}
-	if err := durable.SyncDir(parent); err != nil {
-		return err
+	if sync {
+		if err := durable.SyncDir(parent); err != nil {
+			return err
+		}
 	}
 	return durable.Explain(tmp, durable.RemoveTree(tmp))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 func open(t *testing.T) *state.Store {
@@ -30,12 +31,12 @@ func open(t *testing.T) *state.Store {
 }
 
 func TestNames(t *testing.T) {
-	for _, ok := range []string{"a", "T", "0", "a.b_c-d", strings.Repeat("x", state.MaxName)} {
+	for _, ok := range []string{"a", "T", "0", "a.b_c-d", strings.Repeat("x", sandbox.MaxName)} {
 		if err := state.ValidName(ok); err != nil {
 			t.Errorf("%q: %v", ok, err)
 		}
 	}
-	for _, bad := range []string{"", ".", "..", "-x", "_x", ".x", "a/b", "a b", "ä", "a\n", "a\x00", strings.Repeat("x", state.MaxName+1)} {
+	for _, bad := range []string{"", ".", "..", "-x", "_x", ".x", "a/b", "a b", "ä", "a\n", "a\x00", strings.Repeat("x", sandbox.MaxName+1)} {
 		if err := state.ValidName(bad); !errors.Is(err, kiterr.ErrRefused) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -198,7 +199,7 @@ func TestIDRangesAreUniqueAndStable(t *testing.T) {
 	seen := map[uint32]string{}
 	for i := range 50 {
 		id := fmt.Sprint("id", i)
-		m, err := s.AllocateIDs(t.Context(), id)
+		m, err := s.AllocateIDs(t.Context(), id, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +210,7 @@ func TestIDRangesAreUniqueAndStable(t *testing.T) {
 			t.Errorf("%s and %s share %#x", id, other, m.Base)
 		}
 		seen[m.Base] = id
-		if again, err := s.AllocateIDs(t.Context(), id); err != nil || again != m {
+		if again, err := s.AllocateIDs(t.Context(), id, false); err != nil || again != m {
 			t.Errorf("again: %v, %v", again, err)
 		}
 	}
@@ -233,13 +234,13 @@ func TestIDRangesRunOut(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, ".ids.json"), []byte(text+"}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AllocateIDs(t.Context(), "one-more"); !errors.Is(err, kiterr.ErrUnavailable) {
+	if _, err := s.AllocateIDs(t.Context(), "one-more", false); !errors.Is(err, kiterr.ErrUnavailable) {
 		t.Errorf("AllocateIDs = %v", err)
 	}
 	if err := s.ReleaseIDs(t.Context(), "x77"); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := s.AllocateIDs(t.Context(), "one-more"); err != nil || m.Base != 0x70000000+77*65536 {
+	if m, err := s.AllocateIDs(t.Context(), "one-more", false); err != nil || m.Base != 0x70000000+77*65536 {
 		t.Errorf("AllocateIDs = %#x, %v", m.Base, err)
 	}
 }
@@ -291,7 +292,7 @@ func TestMain(m *testing.M) {
 		if err := sb.Write("doc.json", r); err != nil {
 			panic(err)
 		}
-		if _, err := s.AllocateIDs(context.Background(), fmt.Sprint("id", n%5)); err != nil {
+		if _, err := s.AllocateIDs(context.Background(), fmt.Sprint("id", n%5), false); err != nil {
 			panic(err)
 		}
 		if n%3 == 0 {
@@ -363,8 +364,72 @@ func TestKillNineLeavesWholeFiles(t *testing.T) {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		l.Unlock()
-		if _, err := s.AllocateIDs(t.Context(), "another"); err != nil {
+		if _, err := s.AllocateIDs(t.Context(), "another", false); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
+	}
+}
+
+// What a power cut ends anyway is not written as if it had to survive one, and
+// counts for nothing after it.
+func TestVolatileIDRangesEndWithTheRunOfTheKernel(t *testing.T) {
+	s := open(t)
+	lasting, err := s.AllocateIDs(t.Context(), "lasting", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(mustCreate(t, s, "t").Dir())
+	before, err := os.ReadFile(filepath.Join(dir, ".ids.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[uint32]bool{lasting.Base: true}
+	for i := range 50 {
+		m, err := s.AllocateIDs(t.Context(), fmt.Sprint("v", i), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[m.Base] {
+			t.Errorf("v%d has %#x, which another has", i, m.Base)
+		}
+		seen[m.Base] = true
+		for _, volatile := range []bool{true, false} {
+			if again, err := s.AllocateIDs(t.Context(), fmt.Sprint("v", i), volatile); err != nil || again != m {
+				t.Errorf("again: %v, %v", again, err)
+			}
+		}
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, ".ids.json")); err != nil || string(after) != string(before) {
+		t.Errorf("the lasting record was written, %v: %s", err, after)
+	}
+	// A power cut may tear the record, or bring back one of another boot.
+	passing := filepath.Join(dir, ".ids-volatile.json")
+	b, err := os.ReadFile(passing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, left := range map[string]string{
+		"torn": string(b[:len(b)/2]), "empty": "",
+		"of another boot": strings.Replace(string(b), `"boot": "`, `"boot": "x`, 1),
+	} {
+		if err := os.WriteFile(passing, []byte(left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AllocateIDs(t.Context(), "new", true); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, err := os.ReadFile(passing)
+		if err != nil || strings.Contains(string(got), `"v1"`) || !strings.Contains(string(got), `"new"`) {
+			t.Errorf("%s: the record is %s, %v", name, got, err)
+		}
+	}
+	if err := s.ReleaseIDs(t.Context(), "new"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(passing); err != nil || strings.Contains(string(got), "new") {
+		t.Errorf("after the release the record is %s, %v", got, err)
+	}
+	if m, err := s.AllocateIDs(t.Context(), "lasting", false); err != nil || m != lasting {
+		t.Errorf("the lasting range is %v, %v; was %v", m, err, lasting)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/kitbox-dev/kitbox/spec/lint/shell"
+	"github.com/kitbox-dev/kitbox/spec/lint/wordset"
 )
 
 // A Download is one that a command makes. Host is "" if only the program knows
@@ -41,7 +42,7 @@ func Downloads(cmd []string) []Download {
 	program, args := cmd[0], cmd[1:]
 	hosts := func() (out []Download) {
 		for i, a := range args {
-			if i > 0 && carries[args[i-1]] {
+			if i > 0 && carries.Has(args[i-1]) {
 				continue // an address within a header, or of something sent
 			}
 			m := Address().FindStringSubmatch(a)
@@ -65,7 +66,7 @@ func Downloads(cmd []string) []Download {
 	case "wget", "aria2c":
 		return hosts()
 	case "git":
-		if slices.ContainsFunc(args, func(a string) bool { return gitFetches[a] }) {
+		if slices.ContainsFunc(args, func(a string) bool { return gitFetches.Has(a) }) {
 			return hosts()
 		}
 		return nil
@@ -82,8 +83,8 @@ func Downloads(cmd []string) []Download {
 }
 
 var (
-	carries    = words("-H --header -d --data -e --referer -A --user-agent -F --form --data-raw --data-binary")
-	gitFetches = words("clone fetch pull ls-remote submodule")
+	carries    = wordset.Of("-H --header -d --data -e --referer -A --user-agent -F --form --data-raw --data-binary")
+	gitFetches = wordset.Of("clone fetch pull ls-remote submodule")
 )
 
 // A Package is one that a package manager is told to install.
@@ -107,49 +108,49 @@ func Software(cmd []string) []Package {
 			}
 			args = args[2:]
 		}
-		return managed(args, words("install"), words("-r -c -i -t -e --target --prefix --index-url --extra-index-url --requirement --constraint"), pip)
+		return managed(args, wordset.Of("install"), wordset.Of("-r -c -i -t -e --target --prefix --index-url --extra-index-url --requirement --constraint"), pip)
 	}
 	switch program {
 	case "apt-get", "apt", "aptitude":
-		return managed(args, words("install"), words("-o -t -c --target-release --option"), apt)
+		return managed(args, wordset.Of("install"), wordset.Of("-o -t -c --target-release --option"), apt)
 	case "apk":
 		if slices.Contains(args, "--no-network") {
 			return nil
 		}
-		return managed(args, words("add"), words("-t --virtual -X --repository"), apt)
+		return managed(args, wordset.Of("add"), wordset.Of("-t --virtual -X --repository"), apt)
 	case "dnf", "yum", "microdnf", "zypper", "brew":
-		return managed(args, words("install"), nil, plain)
+		return managed(args, wordset.Of("install"), nil, plain)
 	case "npm", "pnpm", "yarn", "bun":
-		return managed(args, words("install i add ci"), words("--prefix -C --registry --cwd"), npm)
+		return managed(args, wordset.Of("install i add ci"), wordset.Of("--prefix -C --registry --cwd"), npm)
 	case "uv":
 		if len(args) > 0 && (args[0] == "pip" || args[0] == "tool") {
 			args = args[1:]
 		}
-		return managed(args, words("install add"), words("-r -p --python"), pip)
+		return managed(args, wordset.Of("install add"), wordset.Of("-r -p --python"), pip)
 	case "pipx":
-		return managed(args, words("install"), nil, pip)
+		return managed(args, wordset.Of("install"), nil, pip)
 	case "go":
-		return managed(args, words("install get"), nil, golang)
+		return managed(args, wordset.Of("install get"), nil, golang)
 	case "cargo":
 		if slices.ContainsFunc(args, func(a string) bool { return a == "--path" }) {
 			return nil
 		}
-		return flagged(managed(args, words("install"), words("--version --vers --root --git --tag --rev --branch --features"), plain), args, "--version", "--vers", "--tag", "--rev")
+		return flagged(managed(args, wordset.Of("install"), wordset.Of("--version --vers --root --git --tag --rev --branch --features"), plain), args, "--version", "--vers", "--tag", "--rev")
 	case "gem":
-		return flagged(managed(args, words("install"), words("-v --version -i --install-dir"), plain), args, "-v", "--version")
+		return flagged(managed(args, wordset.Of("install"), wordset.Of("-v --version -i --install-dir"), plain), args, "-v", "--version")
 	}
 	return nil
 }
 
 // managed returns the packages that stand behind one of the verbs. Valued are
 // the flags that take the next word.
-func managed(args []string, verbs, valued map[string]bool, parse func(string) Package) []Package {
+func managed(args []string, verbs, valued *wordset.Set, parse func(string) Package) []Package {
 	verb := false
 	var out []Package
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		switch {
-		case valued[a]:
+		case valued.Has(a):
 			if a == "-e" || a == "-r" || a == "--requirement" {
 				out = append(out, Package{Pinned: true, Local: a == "-e"})
 			}
@@ -158,7 +159,7 @@ func managed(args []string, verbs, valued map[string]bool, parse func(string) Pa
 			return nil
 		case strings.HasPrefix(a, "-"):
 		case !verb:
-			if !verbs[a] {
+			if !verbs.Has(a) {
 				return nil
 			}
 			verb = true
@@ -228,12 +229,4 @@ func indexOf(s, chars string) int {
 		return i
 	}
 	return len(s)
-}
-
-func words(s string) map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(s) {
-		m[w] = true
-	}
-	return m
 }

@@ -7,6 +7,8 @@ package shell
 import (
 	"path"
 	"strings"
+
+	"github.com/kitbox-dev/kitbox/spec/lint/wordset"
 )
 
 // A Script is what a shell text does that the rules ask about. It is read with
@@ -414,15 +416,7 @@ func (p *shell) bodies() {
 }
 
 // reserved are the words after which a command begins anew.
-var reserved = words("! { } if then elif else fi while until do done time coproc case esac in function [[")
-
-func words(s string) map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(s) {
-		m[w] = true
-	}
-	return m
-}
+var reserved = wordset.Of("! { } if then elif else fi while until do done time coproc case esac in function [[")
 
 // note records what a command does to variables.
 func (p *shell) note(cmd []string) {
@@ -466,7 +460,7 @@ func (p *shell) assignments(cmd []string) []string {
 		switch {
 		case ok && validName(name):
 			p.out.Sets[name] = true
-		case !reserved[cmd[0]]:
+		case !reserved.Has(cmd[0]):
 			return cmd
 		}
 		cmd = cmd[1:]
@@ -520,7 +514,7 @@ var wrappers = map[string]string{
 }
 
 // shells are the programs that read a script behind -c.
-var shells = words("sh bash dash ash zsh ksh mksh busybox")
+var shells = wordset.Of("sh bash dash ash zsh ksh mksh busybox")
 
 // Of returns what a command has a shell do: text is run by one, an argument
 // list, if it is not nil, as it is. A list that starts no shell is one command.
@@ -545,7 +539,7 @@ func Of(command string, argv []string) Script {
 func handed(cmd []string) (text string, login, ok bool) {
 	for i := range cmd {
 		base := path.Base(cmd[i])
-		if !shells[base] && base != "su" {
+		if !shells.Has(base) && base != "su" {
 			continue
 		}
 		login := base == "su"

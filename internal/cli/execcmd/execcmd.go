@@ -1,0 +1,174 @@
+// Package execcmd is the commands that run something in a sandbox that exists: exec,
+// attach, and for what was detached job and logs.
+package execcmd
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/stream"
+	"github.com/kitbox-dev/kitbox/internal/cli/world"
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// Exec makes "kitbox exec".
+func Exec(e *world.Env) *cobra.Command {
+	var (
+		s     stream.Streams
+		c     sandbox.Cmd
+		user  string
+		files []string
+		alone bool
+	)
+	cmd := &cobra.Command{
+		Use:   "exec [options] NAME [--] COMMAND [ARG...]",
+		Short: "Run a command in a running sandbox",
+		Long: `Runs COMMAND in the sandbox NAME and ends with its status. stdout and stderr
+stay apart and are passed on byte for byte; without -i the command's input is
+empty, also at a terminal of its own (-t). -t with -i needs a terminal on stdin.
+
+Signals that exec gets go on to COMMAND and its children; ten seconds after an INT,
+TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND
+runs on by itself, and exec prints an id once it has started: "kitbox logs NAME ID"
+shows what it prints, and "kitbox job" the others.
+
+A file given with --env-file has a NAME=VALUE in each line; one with a NAME alone
+takes the value of this machine's variable, and one that begins with # is a
+comment. -e comes over it.`,
+		Example: `  kitbox exec t -- cat /time.txt
+  kitbox exec -it t -- bash
+  tar c . | kitbox exec -i t -- tar x -C /tmp
+  kitbox exec -u 0 t -- apt-get update
+  kitbox logs -f t $(kitbox exec -d t -- make test)`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || args[1] == "--" && len(args) < 3 {
+				return argument.Mistake(cmd, "exec takes the NAME of a sandbox and a COMMAND")
+			}
+			if strings.HasPrefix(args[1], "-") && args[1] != "--" {
+				return argument.Mistake(cmd, "%s: options of exec stand before NAME, the command after --", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: e.Names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.Check(cmd, e); err != nil {
+				return err
+			}
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			c.Args = args[1:]
+			if c.Args[0] == "--" {
+				c.Args = c.Args[1:]
+			}
+			c.User = user
+			if _, err := option.Variables(cmd, c.Env); err != nil {
+				return err
+			}
+			var env []string
+			for _, f := range files {
+				vars, err := envFile(e, f)
+				if err != nil {
+					return err
+				}
+				env = append(env, vars...)
+			}
+			c.Env = append(env, c.Env...)
+			if alone {
+				return detach(e, cmd, &s, sb, &c)
+			}
+			res, err := s.Run(cmd.Context(), e, sb, &c)
+			return result(res, err)
+		},
+	}
+	// What follows the name belongs to the command, dashes and all.
+	cmd.Flags().SetInterspersed(false)
+	s.Flags(cmd, false)
+	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
+	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
+	option.Repeated(cmd, &c.Env, "env", "e", "set a variable, `NAME=VALUE` (repeatable)")
+	option.Repeated(cmd, &files, "env-file", "", "set the variables of `FILE` (repeatable)")
+	cmd.Flags().BoolVarP(&alone, "detach", "d", false, "let it run on, and print its id")
+	return cmd
+}
+
+// envFile reads variables, one a line.
+func envFile(e *world.Env, file string) ([]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var env []string
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		n++
+		line = strings.TrimRight(line, "\r\n")
+		if t := strings.TrimSpace(line); t == "" || t[0] == '#' {
+			continue
+		}
+		line = strings.TrimLeft(line, " \t")
+		name, _, ok := strings.Cut(line, "=")
+		if name == "" || strings.ContainsAny(name, " \t\x00") {
+			return nil, fmt.Errorf("%s, line %d: %q is no name of a variable", file, n, name)
+		}
+		if !ok {
+			v := e.Variable(name)
+			if v == "" {
+				continue
+			}
+			line = name + "=" + v
+		}
+		env = append(env, line)
+	}
+	return env, nil
+}
+
+// Attach makes "kitbox attach".
+func Attach(e *world.Env) *cobra.Command {
+	var s stream.Streams
+	cmd := &cobra.Command{
+		Use:   "attach [options] NAME [-- ARG...]",
+		Short: "Run the workload of a sandbox that exists, starting it if need be",
+		Example: `  kitbox attach t
+  kitbox attach t -- --resume`,
+		ValidArgsFunction: e.Names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.Check(cmd, e); err != nil {
+				return err
+			}
+			var rest []string
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				args, rest = args[:n], args[n:]
+			}
+			if err := argument.One("NAME")(cmd, args); err != nil {
+				return err
+			}
+			sb, err := e.Runtime.Open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := sb.Start(cmd.Context()); err != nil {
+				return err
+			}
+			res, err := s.Run(cmd.Context(), e, sb, &sandbox.Cmd{Args: rest, Workload: true})
+			return result(res, err)
+		},
+	}
+	s.Flags(cmd, true)
+	return cmd
+}
+
+// result is a command's end as the end of this program.
+func result(res *sandbox.Result, err error) error {
+	if err == nil && res.ExitCode != 0 {
+		return kiterr.ExitStatus(res.ExitCode)
+	}
+	return err
+}

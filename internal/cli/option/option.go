@@ -1,0 +1,135 @@
+// Package option holds the options that several commands have alike, and reads the
+// values that they take.
+//
+// Each XVar function adds an option; the function without Var judges its value. A
+// value that cannot be is a mistake as package argument says them.
+package option
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/argument"
+)
+
+// BuildNetworkVar adds --build-network.
+func BuildNetworkVar(cmd *cobra.Command, v *string) {
+	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
+}
+
+// PullVar adds --pull with a preset.
+func PullVar(cmd *cobra.Command, v *string, preset string) {
+	cmd.Flags().StringVar(v, "pull", preset, "`WHEN` registries are asked: always, missing or never")
+}
+
+// Pull judges the value of --pull.
+func Pull(cmd *cobra.Command, v string) error {
+	switch v {
+	case "always", "missing", "never":
+		return nil
+	}
+	return argument.Mistake(cmd, "--pull %q is none of always, missing and never", v)
+}
+
+// BuildNetwork judges the value of --build-network; empty stands for none.
+func BuildNetwork(cmd *cobra.Command, v string) (string, error) {
+	switch v {
+	case "none":
+		return "", nil
+	case "public", "host":
+		return v, nil
+	}
+	return "", argument.Mistake(cmd, "--build-network %q is none of none, public and host", v)
+}
+
+// Bytes reads a size as Kits spell it, such as 512m: powers of 1024, at least 1.
+func Bytes(s string) (int64, error) {
+	digits := strings.TrimRight(strings.ToLower(s), "abgikmt")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	unit := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(s)[len(digits):], "b"), "i")
+	shift := map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+	by, ok := shift[unit]
+	if !ok || n > math.MaxInt64>>by {
+		return 0, fmt.Errorf("not a size such as 512m or 2g")
+	}
+	return n << by, nil
+}
+
+// NotNegative refuses a time below zero.
+func NotNegative(cmd *cobra.Command, flag string, d time.Duration) error {
+	if d < 0 {
+		return argument.Mistake(cmd, "--%s takes a time such as 20m, or 0; %s is in the past", flag, d)
+	}
+	return nil
+}
+
+// Pairs reads the values of flag, each NAME=VALUE and no NAME twice.
+func Pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, error) {
+	m := make(map[string]string, len(list))
+	for _, s := range list {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return nil, argument.Mistake(cmd, "%s %q is not of the form NAME=VALUE", flag, s)
+		}
+		if _, twice := m[name]; twice {
+			return nil, argument.Mistake(cmd, "%s sets %s twice", flag, name)
+		}
+		m[name] = value
+	}
+	return m, nil
+}
+
+// Variables are the pairs of --env.
+func Variables(cmd *cobra.Command, list []string) (map[string]string, error) {
+	m, err := Pairs(cmd, "--env", list)
+	for name := range m {
+		if !variable().MatchString(name) {
+			return nil, argument.Mistake(cmd, "--env: %q is no name of a variable: use letters, digits and '_', and no digit first", name)
+		}
+	}
+	return m, err
+}
+
+var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`) })
+
+// JSONVar adds --json.
+func JSONVar(cmd *cobra.Command, v *bool) {
+	cmd.Flags().BoolVar(v, "json", false, "print one JSON document")
+}
+
+// Exclusive lets only one of the named options of cmd be given. cobra knows of it too,
+// so that completion offers no second one, but would say it in words of its own.
+func Exclusive(cmd *cobra.Command, names ...string) {
+	cmd.MarkFlagsMutuallyExclusive(names...)
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		var given []string
+		for _, n := range names {
+			if cmd.Flags().Changed(n) {
+				given = append(given, "--"+n)
+			}
+		}
+		if len(given) > 1 {
+			return argument.Mistake(cmd, "%s exclude each other", strings.Join(given, " and "))
+		}
+		if before != nil {
+			return before(cmd, args)
+		}
+		return nil
+	}
+}
+
+// QuietVar adds --quiet, which means what usage says.
+func QuietVar(cmd *cobra.Command, v *bool, usage string) {
+	cmd.Flags().BoolVarP(v, "quiet", "q", false, usage)
+}

@@ -1,0 +1,77 @@
+// Package world is what one invocation of the command sees of the outside: its
+// arguments, its streams, its variables, and the services that do the work.
+//
+// Commands are made from an [Env] and reach for nothing else. It is filled in
+// internal/app.
+package world
+
+import (
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/terminal"
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// Env is the world as one invocation sees it. No command reaches for
+// os.Args, os.Stdout or the environment on its own.
+type Env struct {
+	Args   []string // without the program name
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Getenv func(string) string // nil: an empty environment
+
+	Version string
+
+	Runtime sandbox.Runtime
+	Images  sandbox.ImageStore
+	Builder sandbox.Builder
+	Doctor  sandbox.Doctor
+}
+
+// Variable is the value of an environment variable; empty when it is not set.
+func (e *Env) Variable(name string) string {
+	if e.Getenv == nil {
+		return ""
+	}
+	return e.Getenv(name)
+}
+
+// OnSandbox is the work of a command whose first argument is the name of a sandbox: f,
+// with that sandbox and the arguments after its name.
+func (e *Env) OnSandbox(f func(cmd *cobra.Command, sb sandbox.Sandbox, rest []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		sb, err := e.Runtime.Open(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return f(cmd, sb, args[1:])
+	}
+}
+
+// Names completes the name of an existing sandbox.
+func (e *Env) Names(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Name() != "rm" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	infos, err := e.Runtime.List(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var ns []string
+	for _, i := range infos {
+		ns = append(ns, i.Name)
+	}
+	return ns, cobra.ShellCompDirectiveNoFileComp
+}
+
+// Asking returns the terminal on which something may be asked; nil: none.
+func (e *Env) Asking(cmd *cobra.Command) *os.File {
+	if no, err := cmd.Flags().GetBool("no-input"); err == nil && no {
+		return nil
+	}
+	return terminal.Of(e.Stdin)
+}

@@ -1,0 +1,120 @@
+// Package front is the program that people and scripts start: it carries out what a
+// sandbox's keeper does as soon as it is asked, and becomes the whole program for all
+// else.
+//
+// The whole program speaks to registries, unpacks layers and makes boundaries. To
+// start it takes longer than to start a command in a sandbox, and commands are what
+// is started most. What is done here is done by the same code as there, and only
+// while everything is as it should be: before anything has been changed or printed
+// the whole program takes over and finds out the rest.
+package front
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/kitbox-dev/kitbox/internal/cli/execcmd"
+	"github.com/kitbox-dev/kitbox/internal/cli/lifecmd"
+	"github.com/kitbox-dev/kitbox/internal/cli/tree"
+	"github.com/kitbox-dev/kitbox/internal/cli/world"
+	"github.com/kitbox-dev/kitbox/internal/programs"
+	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// Engine is the name of the whole program's file.
+const Engine = "kit-engine"
+
+// quick are the commands that can be carried out here, and whether the arguments
+// after a command's name leave it at that.
+var quick = []struct {
+	command tree.Command
+	purpose purpose
+	fits    func(args []string) bool
+}{
+	{tree.Command{Names: []string{"exec"}, Group: tree.GroupRun, Make: execcmd.Exec}, toRun, attached},
+	{tree.Command{Names: []string{"stop"}, Group: tree.GroupLife, Make: lifecmd.Stop}, toStop, oneName},
+	{tree.Command{Names: []string{"start"}, Group: tree.GroupLife, Make: lifecmd.Start}, toStart, oneName},
+}
+
+// Main is the program; args are its arguments with its name. It returns the exit
+// status.
+func Main(args []string) int {
+	i := pick(args[1:])
+	// Without root, machines are in a user namespace that has to be entered first.
+	if i < 0 || os.Geteuid() != 0 {
+		return become()
+	}
+	debug.SetGCPercent(400) // it ends before collecting would pay
+	// SIGHUP too: a terminal that is closed ends what was started in it.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	env := &world.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	env.Runtime = keepers{quick[i].purpose}
+	return tree.Main(ctx, env, []tree.Command{quick[i].command}, false)
+}
+
+// pick returns which of quick args call; -1: none.
+func pick(args []string) int {
+	for len(args) > 0 && args[0] == "--no-input" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return -1
+	}
+	for i, q := range quick {
+		if q.command.Names[0] == args[0] && q.fits(args[1:]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// attached reports whether args, of exec, are of a command that is waited for. A word
+// of the command itself may look otherwise, which does no harm.
+func attached(args []string) bool {
+	for _, a := range args {
+		if a == "--" {
+			break
+		}
+		if a == "--detach" || strings.HasPrefix(a, "--detach=") || len(a) > 1 && a[0] == '-' && a[1] != '-' && strings.Contains(a, "d") {
+			return false
+		}
+	}
+	return true
+}
+
+// oneName reports whether args name one sandbox, with no options but the simplest.
+// With several, the first would be done when the second turned out to need more.
+func oneName(args []string) bool {
+	names := 0
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "-q", a == "--quiet":
+		case a == "--grace":
+			i++
+		case len(a) > 0 && a[0] == '-':
+			return false
+		default:
+			names++
+		}
+	}
+	return names == 1
+}
+
+// become replaces this process by the whole program with the same arguments. It
+// returns only when it cannot.
+func become() int {
+	path := programs.Find(programs.Dirs(), Engine)
+	if path == "" {
+		fmt.Fprintf(os.Stderr, "kitbox: the program %s is missing: it belongs beside kitbox or into ../libexec/kitbox; install both, or name its directory in KITBOX_LIBEXEC\n", Engine)
+		return kiterr.StatusFailed
+	}
+	err := syscall.Exec(path, os.Args, os.Environ())
+	fmt.Fprintf(os.Stderr, "kitbox: starting %s: %v\n", path, err)
+	return kiterr.StatusFailed
+}
