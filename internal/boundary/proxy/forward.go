@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"time"
 
@@ -93,7 +94,7 @@ func (f *flow) head(bound time.Duration) []byte {
 	n := 0
 	_ = raw.Read(func(fd uintptr) bool {
 		n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		return err != unix.EAGAIN && err != unix.EINTR
+		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
 	})
 	return b[:max(n, 0)]
 }

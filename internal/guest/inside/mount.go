@@ -133,7 +133,7 @@ func root(layers []int, writable int, volatile bool) error {
 		// know the word.
 		err = unix.Mount("overlay", "root", "overlay", 0, opts+",volatile")
 	}
-	if err == unix.EINVAL {
+	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", "root", "overlay", 0, opts)
 	}
 	if err != nil {
