@@ -124,7 +124,7 @@ func javas(home string) []string {
 const (
 	runtime   = "/usr/local/libexec/kitbox/oci-runtime"
 	nestedFor = "/usr/local/share/kitbox/containers.json"
-	hook      = "/etc/containers/oci/hooks.d/kitbox-authorities.json" // podman, buildah, CRI-O
+	hook      = "/usr/share/containers/oci/hooks.d/kitbox-authorities.json" // podman, buildah, CRI-O
 )
 
 // engines run containers, and programs are where they are.

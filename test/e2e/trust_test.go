@@ -152,7 +152,7 @@ func TestContainersInsideTrustTheBoundary(t *testing.T) {
 		t.Errorf("the control: %s", got)
 	}
 	// The hook of podman and its kin does the same to what it is given.
-	if got := in("grep -q precreate /etc/containers/oci/hooks.d/kitbox-authorities.json && </control/config.json /usr/local/libexec/kitbox/oci-runtime precreate | grep -o '\"destination\":\"/dev/kitbox-authorities.pem\"'"); !strings.Contains(got, `"/dev/kitbox-authorities.pem"`) {
+	if got := in("grep -q precreate /usr/share/containers/oci/hooks.d/kitbox-authorities.json && </control/config.json /usr/local/libexec/kitbox/oci-runtime precreate | grep -o '\"destination\":\"/dev/kitbox-authorities.pem\"'"); !strings.Contains(got, `"/dev/kitbox-authorities.pem"`) {
 		t.Errorf("the hook: %s", got)
 	}
 	if got := in("ls -l /run/kitbox/authorities; ls /c/dev"); strings.Count(got, ".pem") != 1 {
