@@ -32,6 +32,15 @@ func DecodeValid[C any](typ string, r Request, judge Judge[C], nullable ...strin
 	return c, nil
 }
 
+// Peek decodes r without judging values and with references in it, for rules that
+// concern other entries as well. It is false if r does not have the shape of a C.
+func Peek[C any](r Request) (C, bool) {
+	var in Inspection
+	var c C
+	_, ok := in.Read(r, Published, &c)
+	return c, ok
+}
+
 // EncodeValid returns the request of type typ with config c, or an
 // [InvalidError] if c breaks a rule of its type. Writing an entry that no
 // reader accepts, or dropping the field that makes it so, could turn a stated

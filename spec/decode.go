@@ -10,6 +10,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
 	"github.com/kitbox-dev/kitbox/spec/source"
+	"github.com/kitbox-dev/kitbox/spec/spelling"
 )
 
 // A Document is a decoded descriptor with what is needed to judge it and to
@@ -274,36 +275,11 @@ func nearest(key string, known []string) string {
 	plain := strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(key, "_", ""), "-", ""))
 	best, least := "", edits+1
 	for _, k := range known {
-		if d := distance(plain, strings.ToLower(k), edits); d < least && d < len(k)-1 {
+		if d := spelling.Distance(plain, strings.ToLower(k), edits); d < least && d < len(k)-1 {
 			best, least = k, d
 		}
 	}
 	return best
-}
-
-// distance returns the edit distance of a and b, or more than most if it is
-// larger than that.
-func distance(a, b string, most int) int {
-	if d := len(a) - len(b); d > most || -d > most {
-		return most + 1
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func (dec *decoder) descriptor(n *source.Node) {

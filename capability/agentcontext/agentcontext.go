@@ -49,12 +49,7 @@ func Decode(r capability.Request) (Config, error) {
 // Peek decodes r without judging values and with references in it, for rules
 // that concern other entries or the kind of Kit. It is false if r does not have
 // the shape.
-func Peek(r capability.Request) (Config, bool) {
-	var in capability.Inspection
-	var c Config
-	_, ok := in.Read(r, capability.Published, &c)
-	return c, ok
-}
+func Peek(r capability.Request) (Config, bool) { return capability.Peek[Config](r) }
 
 // Encode returns the request for c, or the error [Decode] would give for it.
 func (c Config) Encode() (capability.Request, error) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kitbox-dev/kitbox/capability/textlist"
 )
 
 // A Command is a whole command. At most one of the fields is set; the zero
@@ -80,33 +82,16 @@ var errShape = errors.New("must be text or a list of text")
 
 // UnmarshalJSONFrom reads text or a list of text.
 func (c *Command) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	t, err := dec.ReadToken()
-	if err != nil {
+	args, list, err := textlist.Decode(dec, func(s string) string { return s }, errShape)
+	switch {
+	case err != nil:
 		return err
+	case list:
+		*c = Command{List: args}
+	default:
+		*c = Command{Shell: args[0]}
 	}
-	switch t.Kind() {
-	case '"':
-		*c = Command{Shell: t.String()}
-		return nil
-	case '[':
-		list := []string{}
-		for {
-			t, err := dec.ReadToken()
-			if err != nil {
-				return err
-			}
-			switch t.Kind() {
-			case '"':
-				list = append(list, t.String())
-			case ']':
-				*c = Command{List: list}
-				return nil
-			default:
-				return errShape
-			}
-		}
-	}
-	return errShape
+	return nil
 }
 
 // MarshalJSONTo writes c as it was written.
@@ -114,13 +99,5 @@ func (c Command) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if c.List == nil {
 		return enc.WriteToken(jsontext.String(c.Shell))
 	}
-	if err := enc.WriteToken(jsontext.BeginArray); err != nil {
-		return err
-	}
-	for _, a := range c.List {
-		if err := enc.WriteToken(jsontext.String(a)); err != nil {
-			return err
-		}
-	}
-	return enc.WriteToken(jsontext.EndArray)
+	return textlist.Encode(enc, c.List)
 }

@@ -63,12 +63,7 @@ func (f File) Dest() string { return guestpath.Clean(f.Path) }
 
 // Peek decodes r without judging values and with references in it, for rules
 // that concern other entries as well. It is false if r does not have the shape.
-func Peek(r capability.Request) (Config, bool) {
-	var in capability.Inspection
-	var c Config
-	_, ok := in.Read(r, capability.Published, &c)
-	return c, ok
-}
+func Peek(r capability.Request) (Config, bool) { return capability.Peek[Config](r) }
 
 // Interactive returns the interactive tail that r states, and whether it states
 // one. An empty tail may be stated. It reads r leniently, so that a descriptor

@@ -4,10 +4,13 @@
 package phase
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/textlist"
 )
 
 // A Phase is one period with grants of its own.
@@ -59,35 +62,15 @@ func (s Set) Fault(f capability.Form) string {
 	return ""
 }
 
+var errShape = errors.New("must be a phase or a list of phases")
+
 // UnmarshalJSONFrom reads text or a list of text.
 func (s *Set) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	t, err := dec.ReadToken()
-	if err != nil {
-		return err
+	phases, _, err := textlist.Decode(dec, intern, errShape)
+	if err == nil {
+		*s = phases
 	}
-	switch t.Kind() {
-	case '"':
-		*s = Set{intern(t.String())}
-		return nil
-	case '[':
-		set := Set{}
-		for {
-			t, err := dec.ReadToken()
-			if err != nil {
-				return err
-			}
-			switch t.Kind() {
-			case '"':
-				set = append(set, intern(t.String()))
-			case ']':
-				*s = set
-				return nil
-			default:
-				return fmt.Errorf("must be a phase or a list of phases")
-			}
-		}
-	}
-	return fmt.Errorf("must be a phase or a list of phases")
+	return err
 }
 
 // MarshalJSONTo writes one phase as text and anything else as a list.
@@ -95,15 +78,7 @@ func (s Set) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if len(s) == 1 {
 		return enc.WriteToken(jsontext.String(string(s[0])))
 	}
-	if err := enc.WriteToken(jsontext.BeginArray); err != nil {
-		return err
-	}
-	for _, p := range s {
-		if err := enc.WriteToken(jsontext.String(string(p))); err != nil {
-			return err
-		}
-	}
-	return enc.WriteToken(jsontext.EndArray)
+	return textlist.Encode(enc, s)
 }
 
 // intern returns s as a Phase without keeping a copy of the two spellings that

@@ -151,7 +151,7 @@ func (r *Request) complete() (err error) {
 		return errors.New("no Kit directory given")
 	}
 	if fi, err := os.Stat(r.Context); err != nil {
-		return fmt.Errorf("kit directory %s: %w", r.Context, errors.Join(kiterr.ErrNotFound, unwrapPath(err)))
+		return fmt.Errorf("kit directory %s: %w: %w", r.Context, unwrapPath(err), kiterr.ErrNotFound)
 	} else if !fi.IsDir() {
 		return fmt.Errorf("kit directory %s is not a directory", r.Context)
 	}

@@ -33,19 +33,7 @@ type Failure struct {
 
 // Error is one line.
 func (f *Failure) Error() string {
-	var b strings.Builder
-	if f.File != "" {
-		b.WriteString(f.File)
-		if f.Line > 0 {
-			fmt.Fprintf(&b, ":%d", f.Line)
-		}
-		b.WriteString(": ")
-	}
-	b.WriteString(f.Message)
-	if f.Next != "" {
-		b.WriteString("; " + f.Next)
-	}
-	return b.String()
+	return (&frontend.Error{File: f.File, Line: f.Line, Message: f.Message, Next: f.Next}).Error()
 }
 
 // Unwrap gives the family, see package kiterr, and what BuildKit said.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/workspace"
+	"github.com/kitbox-dev/kitbox/spec/spelling"
 )
 
 // Warnings is what of p most likely is a mistake, one line each. over are the
@@ -85,30 +86,10 @@ func nearest(rules []plan.EgressRule, host string) string {
 	best, least := "", 4
 	for _, r := range rules {
 		if name := hostOf(r.Pattern); r.Allow && !strings.Contains(name, "*") {
-			if d := distance(name, host); d < least && d*3 <= len(host) {
+			if d := spelling.Distance(name, host, least); d < least && d*3 <= len(host) {
 				best, least = name, d
 			}
 		}
 	}
 	return best
-}
-
-// distance counts the insertions, deletions and replacements that make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := before
-			if a[i] != b[j] {
-				d = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], d
-		}
-	}
-	return row[len(b)]
 }

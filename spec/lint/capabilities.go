@@ -9,6 +9,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/spelling"
 )
 
 // dispensable are words by which an author says that a Kit works without.
@@ -63,7 +64,7 @@ func unknownType(k *kit, report reporter) {
 				later, best = true, t // the last is the newest
 				continue
 			}
-			if n := distance(squeeze(base), squeeze(b)); !later && n < at && n < len(b)/2 {
+			if n := spelling.Distance(squeeze(base), squeeze(b), at); !later && n < at && n < len(b)/2 {
 				best, at = t, n
 			}
 		}
@@ -79,30 +80,6 @@ func unknownType(k *kit, report reporter) {
 }
 
 func squeeze(s string) string { return strings.NewReplacer("-", "", "_", "", ".", "").Replace(s) }
-
-// distance is the number of letters to insert, delete or replace.
-func distance(a, b string) int {
-	if len(a)+len(b) > 200 {
-		return 200 // not misspelt, and comparing costs the product
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := diagonal
-			if a[i] != b[j] {
-				d++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(d, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
-}
 
 func privilegedWhy(k *kit, report reporter) {
 	for _, e := range k.entries {

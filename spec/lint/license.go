@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/kitbox-dev/kitbox/spec/spelling"
 )
 
 //go:embed spdx.txt
@@ -109,7 +111,7 @@ func nearLicense(w string) string {
 		if len(w) < 4 {
 			break // anything is one letter away
 		}
-		if n := distance(w, squeeze(k)); n < at {
+		if n := spelling.Distance(w, squeeze(k), at); n < at {
 			best, at = ids[k], n
 		}
 	}

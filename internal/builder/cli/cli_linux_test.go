@@ -21,7 +21,7 @@ func TestABuilderLastsNoNegativeTime(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		status := Main(frontend.Builder{}, strings.Fields(c.args), strings.NewReader(c.in), &out, &errs)
-		if status == 0 || !strings.Contains(out.String()+errs.String(), c.want) {
+		if status == 0 || !strings.Contains(out.String()+errs.String(), c.want) || strings.Count(errs.String(), "\n") > 1 {
 			t.Errorf("%s: status %d, %q, %q", c.args, status, &out, &errs)
 		}
 	}

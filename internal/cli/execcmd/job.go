@@ -11,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
 	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/stream"
+	"github.com/kitbox-dev/kitbox/internal/cli/summary"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -72,15 +73,11 @@ callers and is not kept.`,
 }
 
 func writeRun(e *world.Env, r sandbox.HookRun) {
-	list := "install"
-	if r.Phase == "runtime" {
-		list = "startup"
-	}
 	end := fmt.Sprintf("status %d", r.ExitCode)
 	if r.Error != "" {
 		end = output.Printable(r.Error)
 	}
-	fmt.Fprintf(e.Stdout, "== %s %s %d of %s: %s after %s\n", r.Time.Local().Format(time.RFC3339), list, r.Index,
+	fmt.Fprintf(e.Stdout, "== %s %s %d of %s: %s after %s\n", r.Time.Local().Format(time.RFC3339), summary.HookList(r.Phase), r.Index,
 		output.Printable(r.Kit), end, time.Duration(r.Millis)*time.Millisecond)
 	if r.Truncated {
 		fmt.Fprintln(e.Stdout, "[the beginning is not kept]")

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kitbox-dev/kitbox/internal/cli/summary"
-	"github.com/kitbox-dev/kitbox/internal/cli/terminal"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -71,14 +70,9 @@ func loses(e *world.Env, cmd *cobra.Command, sb sandbox.Sandbox) error {
 	}
 	fmt.Fprintf(e.Stderr, "kitbox: only the workspace of %s has\n%s", sb.Name(), summary.Unsaved(u, "  "))
 	refused := fmt.Errorf("sandbox %s is kept: %s, --force removes it with all that: %w", sb.Name(), rescue(sb.Name(), u), kiterr.ErrRefused)
-	if no, _ := cmd.Flags().GetBool("no-input"); no || terminal.Of(e.Stdin) == nil || terminal.Of(e.Stderr) == nil {
-		return refused
-	}
-	fmt.Fprintf(e.Stderr, "Remove %s with all that? [y/N] ", sb.Name())
-	ok, err := terminal.Yes(cmd.Context(), e.Stdin)
+	ok, _, err := e.Confirm(cmd, "Remove "+sb.Name()+" with all that?")
 	switch {
 	case err != nil:
-		fmt.Fprintln(e.Stderr)
 		return err
 	case ok:
 		return nil

@@ -141,11 +141,7 @@ func eventsOf(cmd *cobra.Command, sb sandbox.Sandbox) ([]event, error) {
 		return nil, err
 	}
 	for _, r := range runs {
-		list := "install"
-		if r.Phase == "runtime" {
-			list = "startup"
-		}
-		evs = append(evs, event{Time: r.Time, Kind: "hook", Text: fmt.Sprintf("%s hook %d of %s ended with status %d", list, r.Index, r.Kit, r.ExitCode), Reason: r.Error})
+		evs = append(evs, event{Time: r.Time, Kind: "hook", Text: fmt.Sprintf("%s hook %d of %s ended with status %d", summary.HookList(r.Phase), r.Index, r.Kit, r.ExitCode), Reason: r.Error})
 	}
 	for ev, err := range sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{}) {
 		if errors.Is(err, kiterr.ErrUnsupported) {

@@ -22,17 +22,13 @@ func consent(e *world.Env, cmd *cobra.Command, given bool, service string) error
 		return nil
 	}
 	const what = "the command will run on this host, as you and outside every sandbox, whenever a sandbox needs a token"
-	in := e.Asking(cmd)
-	if in == nil {
-		return fmt.Errorf("secret %s: %s; give --approve to allow that: %w", service, what, kiterr.ErrWidening)
-	}
-	fmt.Fprintf(e.Stderr, "kitbox: %s. Allow that? [y/N] ", what)
-	ok, err := terminal.Yes(cmd.Context(), in)
-	if err != nil {
-		fmt.Fprintln(e.Stderr)
+	ok, asked, err := e.Confirm(cmd, "kitbox: "+what+". Allow that?")
+	switch {
+	case err != nil:
 		return err
-	}
-	if !ok {
+	case !asked:
+		return fmt.Errorf("secret %s: %s; give --approve to allow that: %w", service, what, kiterr.ErrWidening)
+	case !ok:
 		return fmt.Errorf("secret %s: nothing is kept: %w", service, kiterr.ErrWidening)
 	}
 	return nil

@@ -152,15 +152,15 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("mount", text)
 	}
 	var hooks []string
-	for _, n := range []struct{ phase, name string }{{"install", "install"}, {"runtime", "startup"}} {
+	for _, phase := range []string{"install", "runtime"} {
 		count := 0
 		for _, h := range g.Hooks {
-			if h.Phase == n.phase {
+			if h.Phase == phase {
 				count++
 			}
 		}
 		if count > 0 {
-			hooks = append(hooks, fmt.Sprintf("%d %s", count, n.name))
+			hooks = append(hooks, fmt.Sprintf("%d %s", count, HookList(phase)))
 		}
 	}
 	if len(hooks) > 0 {
@@ -172,6 +172,14 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 	for _, w := range g.Warnings {
 		line("warning", w)
 	}
+}
+
+// HookList is what the list of hooks of a phase is called where Kits declare it.
+func HookList(phase string) string {
+	if phase == "runtime" {
+		return "startup"
+	}
+	return "install"
 }
 
 func workspaceLines(line func(label, text string), w *sandbox.Workspace) {

@@ -6,6 +6,7 @@
 package world
 
 import (
+	"fmt"
 	"io"
 	"os"
 
@@ -74,4 +75,20 @@ func (e *Env) Asking(cmd *cobra.Command) *os.File {
 		return nil
 	}
 	return terminal.Of(e.Stdin)
+}
+
+// Confirm asks question and reports whether the answer is yes. asked is false where
+// nothing may be asked, or nobody would see the question. The error is that of an
+// interruption.
+func (e *Env) Confirm(cmd *cobra.Command, question string) (yes, asked bool, err error) {
+	in := e.Asking(cmd)
+	if in == nil || terminal.Of(e.Stderr) == nil {
+		return false, false, nil
+	}
+	fmt.Fprintf(e.Stderr, "%s [y/N] ", question)
+	yes, err = terminal.Yes(cmd.Context(), in)
+	if err != nil {
+		fmt.Fprintln(e.Stderr)
+	}
+	return yes, true, err
 }

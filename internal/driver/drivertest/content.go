@@ -82,11 +82,7 @@ var contentChecks = []check{
 		}
 		m := x.machine()
 		m.Layers = append(append([]string{}, m.Layers...), one, two)
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "ls /dir; ls /stays; test -e /gone || echo gone", "above\n/stays\ngone")
+		return x.shows(m, "ls /dir; ls /stays; test -e /gone || echo gone", "above\n/stays\ngone")
 	}},
 	{"a hundred layers are no problem", func(x *trial) error {
 		m := x.machine()
@@ -99,18 +95,10 @@ var contentChecks = []check{
 			layers = append(layers, l)
 		}
 		m.Layers = layers
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "ls -d /f* | wc -l; cat /last", "100\n99")
+		return x.shows(m, "ls -d /f* | wc -l; cat /last", "100\n99")
 	}},
 	{"the root belongs to root as the lowest layer's does", func(x *trial) error {
-		cl, err := x.up(x.machine())
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "stat -c '%u %g %a' / /root /tmp /home/agent", "0 0 755\n0 0 700\n0 0 1777\n1000 1000 755")
+		return x.shows(x.machine(), "stat -c '%u %g %a' / /root /tmp /home/agent", "0 0 755\n0 0 700\n0 0 1777\n1000 1000 755")
 	}},
 	{"ids of a shifted bind are stored as they are inside", func(x *trial) error {
 		source := x.scratch + "/v"
@@ -190,11 +178,7 @@ var contentChecks = []check{
 		}
 		m := x.machine()
 		m.Mounts = append(m.Mounts, bind(x.scratch+"/f", "/not/there/yet"))
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "cat /not/there/yet; stat -c '%u %a' /not/there", "content0 755")
+		return x.shows(m, "cat /not/there/yet; stat -c '%u %a' /not/there", "content0 755")
 	}},
 	{"mounts are laid down in order", func(x *trial) error {
 		source := x.scratch + "/inner"
@@ -206,11 +190,7 @@ var contentChecks = []check{
 		}
 		m := x.machine()
 		m.Mounts = append(m.Mounts, plan.Mount{Kind: plan.MountTmpfs, Path: "/outer"}, bind(source, "/outer/inner"))
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "cat /outer/inner/f; stat -f -c %T /outer", "xtmpfs")
+		return x.shows(m, "cat /outer/inner/f; stat -f -c %T /outer", "xtmpfs")
 	}},
 	{"a tmpfs has its size, mode and owner", func(x *trial) error {
 		m := x.machine()
@@ -334,18 +314,10 @@ var contentChecks = []check{
 	{"the machine has its host name", func(x *trial) error {
 		m := x.machine()
 		m.Hostname = "some-other-name"
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "hostname", "some-other-name")
+		return x.shows(m, "hostname", "some-other-name")
 	}},
 	{"the usual devices are there and work", func(x *trial) error {
-		cl, err := x.up(x.machine())
-		if err != nil {
-			return err
-		}
-		return x.want(cl, `echo x >/dev/null && head -c 3 /dev/zero | wc -c && head -c 3 /dev/urandom | wc -c &&
+		return x.shows(x.machine(), `echo x >/dev/null && head -c 3 /dev/zero | wc -c && head -c 3 /dev/urandom | wc -c &&
 			head -c 3 /dev/random | wc -c && { echo x >/dev/full; } 2>/dev/null || echo full
 			ls /dev/ptmx /dev/pts/ptmx /dev/tty /dev/fd/0 /dev/stdin /dev/stdout /dev/stderr >/dev/null && echo x | cat /dev/stdin
 			touch /dev/shm/f && rm /dev/shm/f && stat -c %a /dev/shm /tmp`,

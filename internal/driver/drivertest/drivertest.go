@@ -205,6 +205,15 @@ func (x *trial) want(cl *client.Client, script, text string) error {
 	return nil
 }
 
+// shows makes and starts m, and runs a script in it as want does.
+func (x *trial) shows(m plan.Machine, script, text string) error {
+	cl, err := x.up(m)
+	if err != nil {
+		return err
+	}
+	return x.want(cl, script, text)
+}
+
 // fails runs a script that must not succeed.
 func (x *trial) fails(cl *client.Client, script string) error {
 	out, code, err := x.sh(cl, script)

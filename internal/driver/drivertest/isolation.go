@@ -129,11 +129,7 @@ var isolationChecks = []check{
 			return errSkip // the user namespace around this one shifts the ids
 		}
 		m := x.machine()
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		return x.want(cl, "awk '{print ($2 > 0), $3}' /proc/self/uid_map", fmt.Sprint("1 ", m.IDMap.Size))
+		return x.shows(m, "awk '{print ($2 > 0), $3}' /proc/self/uid_map", fmt.Sprint("1 ", m.IDMap.Size))
 	}},
 	{"the guest survives every signal from inside", func(x *trial) error {
 		cl, err := x.up(x.machine())

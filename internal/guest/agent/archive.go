@@ -24,16 +24,7 @@ func (a *Agent) pack(c *protocol.Conn, r *protocol.Pack) {
 	pr, pw := io.Pipe()
 	go func() {
 		defer pr.Close() // nobody takes more
-		defer b.Close()
-		for {
-			f, err := c.Read()
-			if err != nil || f.Kind != protocol.KindCredit {
-				return
-			}
-			if _, n, err := protocol.ParseCredit(f.Body); err != nil || b.Add(n) != nil {
-				return
-			}
-		}
+		credit(c, b)
 	}()
 	done := make(chan error, 1)
 	go func() {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -67,32 +66,7 @@ func relay(c *protocol.Conn, tc *net.TCPConn) {
 		tc.CloseWrite()
 	})
 	go func() { // ends with c, which serve closes
-		err := func() error {
-			for {
-				f, err := c.Read()
-				if err != nil {
-					return err
-				}
-				switch f.Kind {
-				case protocol.KindIn:
-					err = in.Put(f.Body)
-				case protocol.KindCredit:
-					var n int
-					if _, n, err = protocol.ParseCredit(f.Body); err == nil {
-						err = b.Add(n)
-					}
-				default:
-					err = protocol.ErrProtocol
-				}
-				if err != nil {
-					return err
-				}
-			}
-		}()
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		in.Fail(err)
+		in.Fail(protocol.Receive(c, protocol.KindIn, in, b))
 		b.Close()
 		tc.Close()
 	}()

@@ -306,19 +306,23 @@ func (a *Agent) read(c *protocol.Conn, r *protocol.Read) {
 		return
 	}
 	b := protocol.NewBudget()
-	go func() {
-		defer b.Close()
-		for {
-			f, err := c.Read()
-			if err != nil || f.Kind != protocol.KindCredit {
-				return
-			}
-			if _, n, err := protocol.ParseCredit(f.Body); err != nil || b.Add(n) != nil {
-				return
-			}
-		}
-	}()
+	go credit(c, b)
 	_ = protocol.Send(c, protocol.KindOut, io.LimitReader(f, r.MaxBytes), b)
+}
+
+// credit adds to b what the host gives back, and closes it when c ends or the host
+// says anything else.
+func credit(c *protocol.Conn, b *protocol.Budget) {
+	defer b.Close()
+	for {
+		f, err := c.Read()
+		if err != nil || f.Kind != protocol.KindCredit {
+			return
+		}
+		if _, n, err := protocol.ParseCredit(f.Body); err != nil || b.Add(n) != nil {
+			return
+		}
+	}
 }
 
 // openRegular opens p if it is a regular file. It neither waits for the other

@@ -143,8 +143,7 @@ func relay(c *protocol.Conn, u *net.UnixConn) {
 	defer u.Close()
 	in, b := protocol.NewInbox(), protocol.NewBudget()
 	go func() {
-		err := relayFrames(c, in, b)
-		in.Fail(unexpected(err))
+		in.Fail(protocol.Receive(c, protocol.KindOut, in, b))
 		b.Close()
 		// What has arrived is still being written; only reading from the
 		// caller ends at once.
@@ -165,28 +164,4 @@ func relay(c *protocol.Conn, u *net.UnixConn) {
 		}
 	})
 	both.Wait()
-}
-
-// relayFrames reads data and credit until the connection ends.
-func relayFrames(c *protocol.Conn, in *protocol.Inbox, b *protocol.Budget) error {
-	for {
-		f, err := c.Read()
-		if err != nil {
-			return err
-		}
-		switch f.Kind {
-		case protocol.KindOut:
-			err = in.Put(f.Body)
-		case protocol.KindCredit:
-			var n int
-			if _, n, err = protocol.ParseCredit(f.Body); err == nil {
-				err = b.Add(n)
-			}
-		default:
-			err = protocol.ErrProtocol
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

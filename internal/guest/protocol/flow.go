@@ -180,3 +180,32 @@ func Send(c *Conn, stream Kind, r io.Reader, b *Budget) error {
 		}
 	}
 }
+
+// Receive puts what c brings of stream into in, and credit into b, until c ends or
+// brings anything else, which is [ErrProtocol]. It returns why it ended, for a clean end
+// [io.ErrUnexpectedEOF]: a stream has an end of its own, which is an empty frame.
+func Receive(c *Conn, stream Kind, in *Inbox, b *Budget) error {
+	for {
+		f, err := c.Read()
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		switch f.Kind {
+		case stream:
+			err = in.Put(f.Body)
+		case KindCredit:
+			var n int
+			if _, n, err = ParseCredit(f.Body); err == nil {
+				err = b.Add(n)
+			}
+		default:
+			err = ErrProtocol
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -285,3 +285,37 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+func TestReceiveTakesOneStreamAndItsCredit(t *testing.T) {
+	for name, c := range map[string]struct {
+		send func(*protocol.Conn) error
+		want error
+	}{
+		"a clean end":     {func(*protocol.Conn) error { return nil }, io.ErrUnexpectedEOF},
+		"another stream":  {func(c *protocol.Conn) error { return c.Write(protocol.KindOut, []byte("x")) }, protocol.ErrProtocol},
+		"too much credit": {func(c *protocol.Conn) error { return c.WriteCredit(protocol.KindOut, protocol.Window) }, protocol.ErrProtocol},
+		"after the end": {func(c *protocol.Conn) error {
+			return errors.Join(c.Write(protocol.KindIn, nil), c.Write(protocol.KindIn, []byte("x")))
+		}, protocol.ErrProtocol},
+	} {
+		a, z := unixPair(t)
+		ours, theirs := protocol.NewConn(a), protocol.NewConn(z)
+		in, b := protocol.NewInbox(), protocol.NewBudget()
+		if got := b.Take(3); got != 3 {
+			t.Fatal(got)
+		}
+		if err := errors.Join(theirs.Write(protocol.KindIn, []byte("data")), theirs.WriteCredit(protocol.KindOut, 3), c.send(theirs), theirs.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := protocol.Receive(ours, protocol.KindIn, in, b); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		data := make([]byte, 8)
+		if n, err := in.Read(data); string(data[:n]) != "data" || err != nil {
+			t.Errorf("%s: %q, %v", name, data[:n], err)
+		}
+		if err := b.Add(1); !errors.Is(err, protocol.ErrProtocol) {
+			t.Errorf("%s: the credit got lost", name)
+		}
+	}
+}

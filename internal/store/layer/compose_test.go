@@ -201,41 +201,31 @@ var whiteoutTree = map[string]string{
 	"rebuilt": "d--------- 755 2:2", "rebuilt/new": "---------- 644 0:0 content of rebuilt/new",
 }
 
+// whiteoutsHold mounts the composed layers with options and looks at what is there.
+func whiteoutsHold(t *testing.T, options ...string) {
+	t.Helper()
+	s := open(t)
+	dirs, err := s.Compose(t.Context(), whiteoutLayers(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	has(t, tree(t, mountOverlay(t, dirs, options...)), whiteoutTree)
+}
+
 func TestWhiteoutsHoldInARootMount(t *testing.T) {
 	needRoot(t)
-	inMountNamespace(t, func(t *testing.T) {
-		s := open(t)
-		dirs, err := s.Compose(t.Context(), whiteoutLayers(t, s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		has(t, tree(t, mountOverlay(t, dirs)), whiteoutTree)
-	})
+	inMountNamespace(t, func(t *testing.T) { whiteoutsHold(t) })
 }
 
 func TestWhiteoutsHoldInAUserNamespaceMount(t *testing.T) {
 	needRoot(t)
-	inUserNamespace(t, func(t *testing.T) {
-		s := open(t)
-		dirs, err := s.Compose(t.Context(), whiteoutLayers(t, s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		has(t, tree(t, mountOverlay(t, dirs, "userxattr")), whiteoutTree)
-	})
+	inUserNamespace(t, func(t *testing.T) { whiteoutsHold(t, "userxattr") })
 }
 
 // Layers that root unpacked are read by a mount made in a user namespace.
 func TestRootsLayersAreReadableWithUserXattr(t *testing.T) {
 	needRoot(t)
-	inMountNamespace(t, func(t *testing.T) {
-		s := open(t)
-		dirs, err := s.Compose(t.Context(), whiteoutLayers(t, s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		has(t, tree(t, mountOverlay(t, dirs, "userxattr")), whiteoutTree)
-	})
+	inMountNamespace(t, func(t *testing.T) { whiteoutsHold(t, "userxattr") })
 }
 
 func TestImpliedDirectoriesKeepTheBasesOwnerAndMode(t *testing.T) {

@@ -145,17 +145,9 @@ func (s *Store) walk(ctx context.Context, d ocispec.Descriptor, out *[]ocispec.D
 	if !IsIndex(d.MediaType) && !IsManifest(d.MediaType) {
 		return nil
 	}
-	data, err := s.Document(ctx, d)
+	doc, err := s.named(ctx, d)
 	if err != nil {
 		return err
-	}
-	var doc struct {
-		Config    *ocispec.Descriptor  `json:"config"`
-		Layers    []ocispec.Descriptor `json:"layers"`
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
-	if err := json.Unmarshal(data, &doc); err != nil {
-		return fmt.Errorf("document %s: %w", d.Digest, err)
 	}
 	children := doc.Layers
 	if doc.Config != nil {

@@ -55,6 +55,26 @@ func OpenExisting(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
+// named is what a document, an index or a manifest, names.
+type named struct {
+	Config    *ocispec.Descriptor  `json:"config"`
+	Layers    []ocispec.Descriptor `json:"layers"`
+	Manifests []ocispec.Descriptor `json:"manifests"`
+}
+
+// named reads the document of d.
+func (s *Store) named(ctx context.Context, d ocispec.Descriptor) (named, error) {
+	var doc named
+	data, err := s.Document(ctx, d)
+	if err != nil {
+		return doc, err
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return doc, fmt.Errorf("document %s: %w", d.Digest, err)
+	}
+	return doc, nil
+}
+
 // walk calls visit for all blobs that desc leads to, children first, so that a
 // document is stored only after what it names.
 func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, visit func(ocispec.Descriptor) error) error {
@@ -62,17 +82,9 @@ func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, visit func(o
 		return err
 	}
 	if IsIndex(desc.MediaType) || IsManifest(desc.MediaType) {
-		data, err := src.Document(ctx, desc)
+		doc, err := src.named(ctx, desc)
 		if err != nil {
 			return err
-		}
-		var doc struct {
-			Config    *ocispec.Descriptor  `json:"config"`
-			Layers    []ocispec.Descriptor `json:"layers"`
-			Manifests []ocispec.Descriptor `json:"manifests"`
-		}
-		if err := json.Unmarshal(data, &doc); err != nil {
-			return fmt.Errorf("%s: %w", desc.Digest, err)
 		}
 		if doc.Config != nil {
 			if err := visit(*doc.Config); err != nil {
