@@ -44,10 +44,12 @@ check: ## gofmt, go vet, the import law, and golangci-lint
 
 test: build ## Run every test that this machine can run
 	@scripts/deps --for test
+	@scripts/tools
 	KITBOX_LIBEXEC=$(CURDIR)/$(BIN) $(GO) test -timeout 20m ./...
 
 race: build ## The same under the race detector
 	@scripts/deps --for test
+	@scripts/tools
 	CGO_ENABLED=1 KITBOX_LIBEXEC=$(CURDIR)/$(BIN) $(GO) test -race -timeout 40m ./...
 
 FUZZTIME ?= 10s
@@ -56,6 +58,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 10s) each
 
 bench: build ## Run the benchmarks against their peers and write bench/README.md
 	@scripts/deps --for bench
+	@scripts/tools
 	$(GO) build -o $(BIN)/bench ./bench
 	$(BIN)/bench -programs $(BIN) -write bench/README.md $(BENCHFLAGS)
 

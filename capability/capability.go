@@ -77,6 +77,10 @@ type Claim struct {
 	Key   string // normalized, e.g. the cleaned path; may be empty where the space has one place
 	At    string // path of the claiming field relative to the entry, for the finding
 	What  string // the noun a message puts before Key, e.g. "storage path"
+
+	// Statement is the id of what two claims of one block break; empty: none of
+	// its own.
+	Statement string
 }
 
 // Arity says how often a type may stand in one declaration block (§7.1).

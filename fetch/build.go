@@ -29,7 +29,7 @@ import (
 )
 
 // recordVersion is the version of build records; others are built anew.
-const recordVersion = 1
+const recordVersion = 2
 
 // A record says what the sources of a key were built into. It is stored as
 // builds/<key>.json.
@@ -40,6 +40,7 @@ type record struct {
 	Size      int64         `json:"size"`
 	Context   string        `json:"context"` // for people; not part of the key
 	File      string        `json:"file"`
+	Bases     []Base        `json:"bases,omitzero"` // of registries
 }
 
 // build returns the Kit of a source directory, out of the records if its
@@ -64,7 +65,11 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	if err != nil {
 		return nil, err
 	}
-	if kit := f.recorded(ctx, images, key, work); kit != nil {
+	kit, err := f.recorded(ctx, images, key, work)
+	if err != nil {
+		return nil, err
+	}
+	if kit != nil {
 		kit.BuildArgs = consumed
 		return kit, nil
 	}
@@ -77,20 +82,22 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 		return nil, err
 	}
 	defer lock.Unlock()
-	if kit := f.recorded(ctx, images, key, work); kit != nil { // by whoever had the lock
-		kit.BuildArgs = consumed
-		return kit, nil
+	if kit, err = f.recorded(ctx, images, key, work); kit != nil || err != nil { // by whoever had the lock
+		if kit != nil {
+			kit.BuildArgs = consumed
+		}
+		return kit, err
 	}
 	if work.set {
 		f.note("assembling %s", ref)
 	} else {
 		f.say("building %s", ref)
 	}
-	desc, err := work.run()
+	desc, bases, err := work.run()
 	if err != nil {
 		return nil, err
 	}
-	kit, err := f.read(ctx, images, desc, ref, Directory)
+	kit, err = f.read(ctx, images, desc, ref, Directory)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +107,7 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 	if again, err := f.key(ctx, images, src, args, work.identity); err != nil || again != key {
 		return kit, err
 	}
-	rec := record{Version: recordVersion, Digest: desc.Digest, MediaType: desc.MediaType, Size: desc.Size, Context: src.dir, File: src.file}
+	rec := record{Version: recordVersion, Digest: desc.Digest, MediaType: desc.MediaType, Size: desc.Size, Context: src.dir, File: src.file, Bases: bases}
 	data, err := json.Marshal(rec, jsontext.WithIndent("\t"))
 	if err != nil {
 		return nil, err
@@ -112,7 +119,7 @@ func (f *Fetcher) build(ctx context.Context, ref string, isDir bool, args map[st
 type maker struct {
 	identity string // another one may make something else of the same sources
 	set      bool
-	run      func() (ocispec.Descriptor, error)
+	run      func() (ocispec.Descriptor, []Base, error)
 }
 
 // setsVersion is the identity of what assembles sets. Change it when that makes
@@ -121,12 +128,9 @@ const setsVersion = "kitbox sets 1"
 
 func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, doc *spec.Document, args map[string]string) (maker, error) {
 	if f.Sets != nil && doc != nil && (doc.Kind == spec.KindSet || len(doc.Kits) > 0) {
-		identity := setsVersion
-		for _, p := range f.SetPlatforms {
-			identity += " " + layout.PlatformName(p)
-		}
-		return maker{identity, true, func() (ocispec.Descriptor, error) {
-			return f.Sets(ctx, f, images, SetSource{Dir: src.dir, File: src.file, Args: args, Name: f.SetName})
+		return maker{f.platforms(setsVersion), true, func() (ocispec.Descriptor, []Base, error) {
+			d, err := f.Sets(ctx, f, images, SetSource{Dir: src.dir, File: src.file, Args: args, Name: f.SetName})
+			return d, nil, err
 		}}, nil
 	}
 	builder, err := f.findBuilder()
@@ -134,13 +138,24 @@ func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, d
 		return maker{}, err
 	}
 	id, err := f.builderIdentity(builder)
-	return maker{id, false, func() (ocispec.Descriptor, error) {
+	if len(f.Platforms) > 1 {
+		id = f.platforms(id) // one is part of the key
+	}
+	return maker{id, false, func() (ocispec.Descriptor, []Base, error) {
 		res, err := f.runBuilder(ctx, builder, src, args)
 		if err != nil {
-			return ocispec.Descriptor{}, err
+			return ocispec.Descriptor{}, nil, err
 		}
-		return ocispec.Descriptor{MediaType: res.MediaType, Digest: res.Digest, Size: res.Size}, nil
+		return ocispec.Descriptor{MediaType: res.MediaType, Digest: res.Digest, Size: res.Size}, res.Bases, nil
 	}}, err
+}
+
+// platforms is the identity of what makes something for several platforms.
+func (f *Fetcher) platforms(maker string) string {
+	for _, p := range f.Platforms {
+		maker += " " + layout.PlatformName(p)
+	}
+	return maker
 }
 
 // A SetSource is a set as its author keeps it.
@@ -152,35 +167,57 @@ type SetSource struct {
 }
 
 // recorded returns the Kit that was built for key, or nil if there is none or
-// not all of it is left. What a set was assembled from may have moved since,
-// which [Always] asks about.
-func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string, work maker) *Kit {
+// not all of it is left. What a set was assembled from, or a recipe built on, may
+// have moved since, which [Always] asks about; that nobody answers is an error.
+func (f *Fetcher) recorded(ctx context.Context, images *layout.Store, key string, work maker) (*Kit, error) {
 	if f.NoCache || work.set && f.Policy == Always {
-		return nil
+		return nil, nil
 	}
 	path := filepath.Join(f.Home, "builds", key+".json")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil
+	kit, bases := f.remembered(ctx, images, path, work.set)
+	if kit == nil {
+		return nil, nil
 	}
-	var rec record
-	if json.Unmarshal(data, &rec, json.RejectUnknownMembers(true)) != nil || rec.Version != recordVersion {
-		return nil
-	}
-	kit, err := f.read(ctx, images, ocispec.Descriptor{MediaType: rec.MediaType, Digest: rec.Digest, Size: rec.Size}, rec.Context, Directory)
-	if err != nil {
-		return nil
-	}
-	for i, l := range kit.Layers {
-		// Those of a set's Kits stay where these came from until they are
-		// needed. The last is the set's own.
-		if ok, err := images.Exists(ctx, l.Blob); err != nil || !ok && (!work.set || i == len(kit.Layers)-1) {
-			return nil
+	if f.Policy == Always {
+		if moved, err := f.moved(ctx, images, bases); moved || err != nil {
+			return nil, err
 		}
 	}
 	now := time.Now()
 	os.Chtimes(path, now, now) // in use, for a sweep
-	return kit
+	return kit, nil
+}
+
+// remembered returns the Kit of the record at path, and what it was built on, or
+// nil: whatever is wrong with either, it can be built again.
+func (f *Fetcher) remembered(ctx context.Context, images *layout.Store, path string, set bool) (*Kit, []Base) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil
+	}
+	var rec record
+	if json.Unmarshal(data, &rec, json.RejectUnknownMembers(true)) != nil || rec.Version != recordVersion {
+		return nil, nil
+	}
+	root := ocispec.Descriptor{MediaType: rec.MediaType, Digest: rec.Digest, Size: rec.Size}
+	kit, err := f.read(ctx, images, root, rec.Context, Directory)
+	if err != nil {
+		return nil, nil
+	}
+	all, err := layout.ReadAll(ctx, images, root)
+	if err != nil || !set && len(all) < len(f.Platforms) {
+		return nil, nil
+	}
+	for _, im := range all {
+		for i, l := range im.Manifest.Layers {
+			// Those of a set's Kits stay where these came from until they are
+			// needed. The last is the set's own.
+			if ok, err := images.Exists(ctx, l); err != nil || !ok && (!set || i == len(im.Manifest.Layers)-1) {
+				return nil, nil
+			}
+		}
+	}
+	return kit, rec.Bases
 }
 
 // lockBuild makes builds of one key follow each other, and says so when it has
@@ -283,6 +320,7 @@ type buildRequest struct {
 	Network    string            `json:"network,omitzero"`
 	Builder    string            `json:"builder,omitzero"`
 	NoCache    bool              `json:"noCache,omitzero"`
+	Pull       Policy            `json:"pull"`
 }
 
 // A buildResult is what it prints when it is done, as far as it matters here.
@@ -290,6 +328,7 @@ type buildResult struct {
 	Digest    digest.Digest `json:"digest"`
 	MediaType string        `json:"mediaType"`
 	Size      int64         `json:"size"`
+	Bases     []Base        `json:"bases"`
 	Warnings  []struct {
 		Message string `json:"message"`
 		File    string `json:"file"` // may be empty
@@ -343,10 +382,14 @@ const (
 
 // runBuilder runs kit-builder once.
 func (f *Fetcher) runBuilder(ctx context.Context, builder string, src source, args map[string]string) (*buildResult, error) {
-	p := f.platform()
-	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Builder: f.Address, NoCache: f.NoCache, Platform: p.OS + "/" + p.Architecture}
-	if p.Variant != "" {
-		req.Platform += "/" + p.Variant
+	req := buildRequest{Home: f.Home, Context: src.dir, Descriptor: src.file, Args: args, Network: f.BuildNetwork, Builder: f.Address, NoCache: f.NoCache,
+		Platform: layout.PlatformName(f.platform()), Pull: cmp.Or(f.Policy, Missing)}
+	if len(f.Platforms) > 1 {
+		var names []string
+		for _, p := range f.Platforms {
+			names = append(names, layout.PlatformName(p))
+		}
+		req.Platform = strings.Join(names, ",")
 	}
 	in, err := json.Marshal(req)
 	if err != nil {

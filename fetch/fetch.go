@@ -49,16 +49,17 @@ type Fetcher struct {
 	// Platform is the one to choose from an index. Zero means this machine's.
 	Platform ocispec.Platform
 
-	// Policy says when a registry is asked. Empty means [Missing].
+	// Policy says when a registry is asked, about Kits and about the images that
+	// recipes build on. Empty means [Missing].
 	Policy Policy
 
 	// Sets assembles a directory that holds a set. Nil leaves it to the
 	// builder, which refuses it.
 	Sets func(ctx context.Context, f *Fetcher, images *layout.Store, s SetSource) (ocispec.Descriptor, error)
 
-	// SetPlatforms are those that a set is assembled for. Empty means all
-	// that its Kits have in common.
-	SetPlatforms []ocispec.Platform
+	// Platforms are those that a directory is built for. Empty means Platform
+	// for a recipe, and all that its Kits have in common for a set.
+	Platforms []ocispec.Platform
 
 	// SetName is what a set that is built will be called, if that is known: no
 	// Kit of that name can be in it.

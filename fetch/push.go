@@ -271,7 +271,7 @@ func (p *pusher) explain(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
 		return err
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
-		return fmt.Errorf("pushing %s: registry %s denies it: log in with 'docker login %s' as somebody who may write there", p.name, host, host)
+		return fmt.Errorf("pushing %s: registry %s denies it: log in with 'docker login %s' or 'kitbox secret set --registry %s' as somebody who may write there", p.name, host, host, host)
 	case errors.As(err, &op):
 		return fmt.Errorf("pushing %s: registry %s cannot be reached: %v", p.name, host, op)
 	}

@@ -19,6 +19,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
+	"github.com/kitbox-dev/kitbox/internal/secret/vault"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -322,9 +323,21 @@ func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, 
 	return g.Wait()
 }
 
-// login returns what docker knows for a registry. It reads docker's file each
-// time that a registry asks, which is once for a token.
-func login(ctx context.Context, host string) (auth.Credential, error) {
+// login returns the secret that the home has for a registry, or else what docker
+// knows. It reads docker's file each time that a registry asks, which is once for a
+// token.
+func (f *Fetcher) login(ctx context.Context, host string) (auth.Credential, error) {
+	named := host
+	if host == "registry-1.docker.io" {
+		named = "docker.io" // as references call it
+	}
+	user, password, err := vault.Open(vault.Dir(f.Home)).Login(named)
+	if err == nil {
+		return auth.Credential{Username: user, Password: password}, nil
+	}
+	if !errors.Is(err, kiterr.ErrNotFound) {
+		return auth.EmptyCredential, err
+	}
 	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
 		return auth.EmptyCredential, fmt.Errorf("reading docker's logins: %w", err)
@@ -358,10 +371,16 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 	var op *net.OpError
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
+	case errors.Is(err, context.Canceled), strings.HasPrefix(err.Error(), "kit "):
+		return err
+	case errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
+		// As it is, but for whose it is.
+		if !strings.Contains(err.Error(), ref) {
+			return fmt.Errorf("kit %s: %w", ref, err)
+		}
 		return err
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
-		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s': %w", ref, r.Registry, r.Registry, kiterr.ErrNotFound)
+		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s' or 'kitbox secret set --registry %s': %w", ref, r.Registry, r.Registry, r.Registry, kiterr.ErrNotFound)
 	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &resp) && resp.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("kit %s: %w %sat registry %s", ref, kiterr.ErrNotFound, at, r.Registry)
 	case errors.As(err, &dns), errors.As(err, &op):
@@ -373,8 +392,6 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 			return fmt.Errorf("kit %s: registry %s cannot be reached: %v: %w", ref, r.Registry, cause, kiterr.ErrNotFound)
 		}
 		return fmt.Errorf("kit %s: %w %sregistry %s cannot be reached: %v", ref, kiterr.ErrNotFound, and, r.Registry, cause)
-	case strings.HasPrefix(err.Error(), "kit "):
-		return err
 	}
 	return fmt.Errorf("kit %s: %w", ref, err)
 }

@@ -44,7 +44,7 @@ func (f *Fetcher) repository(r registry.Reference) (*remote.Repository, error) {
 		f.client = &auth.Client{
 			Client:     &http.Client{Transport: retry.NewTransport(idleTransport{transport, silence})},
 			Cache:      auth.NewCache(),
-			Credential: login,
+			Credential: f.login,
 		}
 		f.client.SetUserAgent("kitbox")
 		f.mirrors, f.setupErr = mirror.Read(f.Home, os.Getenv)

@@ -137,6 +137,7 @@ type Recreator interface {
 // what its references stand for now.
 type RecreateOptions struct {
 	Kits            []string          // instead of all it had; empty: the same
+	Lock            *Lock             // exactly the Kits of this one; nil: of the one it has, unless Kits are given
 	Args            map[string]string // over those it had; with Kits, instead of them
 	Env             map[string]string // over those it had
 	AllowWidening   bool              // approve what was not granted before
@@ -149,7 +150,8 @@ type RecreateOptions struct {
 	Progress func(Event) // nil discards
 }
 
-// Recreate gives s a fresh file system and the plan that its Kits come to now.
+// Recreate gives s a fresh file system and the plan that its Kits come to now: those
+// that its lock pins, if it was made of one, and else what their names stand for.
 // Volumes, host mounts, ports and its id stay; install hooks do not run again.
 // It is refused before anything changes when storage is asked for on other terms
 // ([kiterr.ErrRefused]) or more authority than was granted ([WideningError]).

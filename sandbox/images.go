@@ -83,9 +83,10 @@ type PullOptions struct {
 // ImageDetails are what an image says of itself on this machine's platform.
 type ImageDetails struct {
 	Image
-	Root        string            `json:"root"` // digest of the index, or of the manifest itself
-	Platform    string            `json:"platform"`
-	Annotations map[string]string `json:"annotations"` // without the descriptor
+	Root        string            `json:"root"`                // digest of the index, or of the manifest itself
+	Platform    string            `json:"platform"`            // of what follows
+	Platforms   []string          `json:"platforms,omitempty"` // of the index, sorted, in the store or not; none: there is no index
+	Annotations map[string]string `json:"annotations"`         // without the descriptor
 	Descriptor  json.RawMessage   `json:"descriptor,omitempty"`
 	Config      json.RawMessage   `json:"config"`
 	Layers      []ImageLayer      `json:"layers"` // lowest first

@@ -26,12 +26,16 @@ type SecretKeeper interface {
 	RemoveSecret(ctx context.Context, r SecretRef) error
 }
 
-// A SecretRef names a secret: a service, for one sandbox, for one Kit, or for
-// all when both are empty.
+// A SecretRef names a secret: a service, for one sandbox, for one Kit, or for all
+// when both are empty; or the operator's login for an image registry.
 type SecretRef struct {
 	Service string
 	Sandbox string // name; it need not exist
 	Kit     string // reference; all of the Kit's versions are meant
+
+	// Registry is the host of an image registry whose login, USER:PASSWORD, it
+	// is. Service is ignored then, and no sandbox is given it.
+	Registry string
 }
 
 // A SecretInput is where a secret comes from. Exactly one of Value and Command is
@@ -54,8 +58,8 @@ type SecretInput struct {
 // A Secret is what may be known of one.
 type Secret struct {
 	Service string    `json:"service"`
-	Scope   string    `json:"scope"`            // global, kit or sandbox
-	For     string    `json:"for,omitzero"`     // the identity of the Kit or the name of the sandbox
+	Scope   string    `json:"scope"`            // global, kit, sandbox or registry
+	For     string    `json:"for,omitzero"`     // the identity of the Kit, the name of the sandbox or the host
 	Form    string    `json:"form"`             // value, command or oauth
 	Source  string    `json:"source"`           // where it came from
 	Set     time.Time `json:"set"`              // by the operator

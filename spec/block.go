@@ -229,7 +229,7 @@ func (b *block) compare(at place, r *capability.Request, from int) {
 			path += "." + c.At
 		}
 		what := strings.TrimSpace(c.What + " " + c.Key)
-		b.v.fail(path, "", "%s is already stated in %s", what, first.path())
+		b.v.fail(path, c.Statement, "%s is already stated in %s", what, first.path())
 		return
 	}
 	if len(claims) > 0 || r.Type == "" {

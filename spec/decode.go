@@ -60,7 +60,7 @@ func Decode(src []byte, o Options) (*Document, Diagnostics) {
 		case errors.Is(err, io.EOF):
 			dec.reportAt(top, "", "the document is empty")
 		case errors.As(err, &se):
-			dec.reportAt(se.Pos, "", se.Message)
+			dec.reportAt(se.Pos, "", tabbed(d.src, se))
 		default:
 			dec.reportAt(top, "", err.Error())
 		}
@@ -73,6 +73,19 @@ func Decode(src []byte, o Options) (*Document, Diagnostics) {
 	d.root = root
 	dec.descriptor(root)
 	return d, dec.diags
+}
+
+// tabbed is what a YAML parser says, in plain words where a tab is what it cannot
+// read: the fault most often made by hand.
+func tabbed(text string, se *source.SyntaxError) string {
+	lines := strings.Split(text, "\n")
+	if n := int(se.Pos.Line); n > 0 && n <= len(lines) {
+		line := lines[n-1]
+		if indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; strings.Contains(indent, "\t") {
+			return "the line is indented with a tab, and YAML takes blanks only: put blanks in its place"
+		}
+	}
+	return se.Message
 }
 
 // DecodePublished reads and validates the descriptor annotation of an image

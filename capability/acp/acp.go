@@ -89,7 +89,7 @@ func (c *Config) judge(f capability.Form, open capability.Open, in *capability.I
 	if fault != "" {
 		in.Breach("config.agent", rule, fault)
 	} else {
-		in.Claim(capability.Claim{Space: "acp agent", Key: c.Name(), At: "config.agent", What: "agent"})
+		in.Claim(capability.Claim{Space: "acp agent", Key: c.Name(), At: "config.agent", What: "agent", Statement: "acp@1/agent-unique"})
 	}
 	if fault := c.Command.Fault(); fault != "" {
 		in.Breach("config.command", rule, fault)

@@ -25,6 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/tonistiigi/fsutil"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
@@ -62,7 +63,8 @@ type Request struct {
 	// without being listed.
 	Contexts []NamedContext `json:"contexts,omitzero"`
 
-	// Platform is an OCI platform such as linux/arm64. Empty is this machine's.
+	// Platform is an OCI platform such as linux/arm64, or several with commas
+	// between, which make an index. Empty is this machine's.
 	Platform string `json:"platform,omitzero"`
 
 	// Layout is the OCI layout that the image goes into. Empty is "images"
@@ -81,6 +83,10 @@ type Request struct {
 	// so that a build without a cache gives the same bytes. Nil leaves the
 	// times of files alone.
 	SourceDateEpoch *int64 `json:"sourceDateEpoch,omitzero"`
+
+	// Pull says when a registry is asked what the name of an image that the
+	// recipe needs stands for; see [fetch.Policy]. Empty means always.
+	Pull fetch.Policy `json:"pull,omitzero"`
 
 	// NoCache runs every step again.
 	NoCache bool `json:"noCache,omitzero"`
@@ -116,6 +122,9 @@ type Result struct {
 	Warnings     []Warning     `json:"warnings"`     // never null
 	Cached       bool          `json:"cached"`       // no step of the recipe ran
 	Network      string        `json:"network"`      // as granted to RUN steps
+
+	// Bases are the images of registries that the recipe needed.
+	Bases []fetch.Base `json:"bases,omitzero"`
 }
 
 // A Warning is something the author should look at.
@@ -178,6 +187,13 @@ func (r *Request) complete() (err error) {
 	default:
 		return fmt.Errorf("network %q: RUN steps can have %s, %s or %s", r.Network, NetworkNone, NetworkPublic, NetworkHost)
 	}
+	switch r.Pull {
+	case "":
+		r.Pull = fetch.Always
+	case fetch.Always, fetch.Missing, fetch.Never:
+	default:
+		return fmt.Errorf("pull %q: there are %s, %s and %s", r.Pull, fetch.Always, fetch.Missing, fetch.Never)
+	}
 	if r.Layout == "" {
 		if r.Home == "" {
 			return errors.New("no image store given; set KITBOX_HOME or --layout")
@@ -187,6 +203,11 @@ func (r *Request) complete() (err error) {
 	if r.Platform == "" {
 		// Stated, because a base with several platforms is chosen by it.
 		r.Platform = "linux/" + runtime.GOARCH
+	}
+	for _, p := range strings.Split(r.Platform, ",") {
+		if _, err := layout.ParsePlatform(p); err != nil {
+			return err
+		}
 	}
 	named := map[string]bool{}
 	for _, n := range r.Contexts {
@@ -246,6 +267,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 	obs := newObserver()
 	ch := make(chan *client.SolveStatus)
 	shown := make(chan struct{})
+	bases := newProvider(r, obs.extra, shown)
 	go func() {
 		defer close(shown)
 		show.run(obs.tee(ch))
@@ -254,7 +276,11 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 	// original still knows its family.
 	var cause error
 	build := func(ctx context.Context, c gateway.Client) (*gateway.Result, error) {
-		res, err := r.Frontend.Build(ctx, c)
+		fe := r.Frontend
+		if r.Home != "" {
+			fe.Images = bases.provide
+		}
+		res, err := fe.Build(ctx, c)
 		cause = err
 		return res, err
 	}
@@ -281,6 +307,7 @@ func (r *Request) build(ctx context.Context, c *client.Client, show Progress, fr
 		Warnings:     obs.warnings(),
 		Cached:       !obs.ran(),
 		Network:      r.Network,
+		Bases:        bases.used(),
 	}
 	for _, b := range blobs {
 		res.ImageSize += b.Size
@@ -329,6 +356,15 @@ func (r *Request) solveOpt(land *landing) (client.SolveOpt, error) {
 			ids[n.Layout], stores[id] = id, s
 		}
 		attrs["context:"+strings.TrimSuffix(n.Name, ":latest")] = "oci-layout://" + id + "@" + n.Digest.String()
+	}
+	if r.Home != "" {
+		dir := r.imageDir()
+		if err := os.MkdirAll(filepath.Join(dir, ocispec.ImageBlobsDir, "sha256"), 0o700); err != nil {
+			return client.SolveOpt{}, fmt.Errorf("preparing the image store: %w", err)
+		}
+		if stores[basesID], err = readOnlyLayout(dir); err != nil {
+			return client.SolveOpt{}, err
+		}
 	}
 	opt := client.SolveOpt{
 		LocalMounts:   map[string]fsutil.FS{"context": files, "dockerfile": files},

@@ -505,7 +505,11 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 		},
 		"no registry": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM 127.0.0.1:1/nothing:1\nCMD [\"sh\"]\n"},
-			file:  "hello.dockerfile", line: 1, has: []string{"127.0.0.1:1/nothing:1", "connection refused"}, err: kiterr.ErrNotFound,
+			file:  "hello.dockerfile", line: 1, has: []string{"127.0.0.1:1/nothing:1", "connection refused", "kitbox base create"}, err: kiterr.ErrNotFound,
+		},
+		"a file that is not there": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nCOPY nothere /x\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 2, has: []string{"there is no /nothere where this copies from", ".dockerignore"}, not: []string{"checksum", "cache key"},
 		},
 		"unknown key": {
 			files: map[string]string{"hello.yaml": workload + "entrypoint: [sh]\n", "hello.dockerfile": recipe},
@@ -1068,5 +1072,74 @@ func TestAnOrdinaryUserBuildsInAUserNamespace(t *testing.T) {
 	}
 	if s := b.status(); s.Snapshots != "overlayfs" {
 		t.Errorf("the builder copies layers (%s)", s.Snapshots)
+	}
+}
+
+// TestABuilderKilledAtAnyMomentUnderLoadLeavesNothing kills it with -9 while several
+// programs build, each time a little later, and then expects a cache that works.
+func TestABuilderKilledAtAnyMomentUnderLoadLeavesNothing(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	b := newBench(t)
+	before := leftovers()
+	const programs = 3
+	for round := range 6 {
+		done := make(chan error, programs)
+		for p := range programs {
+			dir := b.kit(map[string]string{"hello.yaml": workload, "note.txt": "note\n",
+				"hello.dockerfile": strings.Replace(recipe, "echo hello", fmt.Sprintf("sleep 0.%d && echo %d.%d", p, round, p), 1)})
+			go func() {
+				_, err := b.build(builder.Request{Context: dir, Tag: fmt.Sprintf("kitbox.local/k%d-%d:1", round, p)})
+				done <- err
+			}()
+		}
+		b.eventually("a builder", func() bool { return b.status().Running })
+		time.Sleep(time.Duration(round) * 120 * time.Millisecond) // where in the builds it falls is the point
+		if s := b.status(); s.PID > 0 {
+			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatal(err)
+			}
+		}
+		for range programs {
+			select {
+			case err := <-done:
+				// One that came to connect afterwards has started another.
+				if err != nil && !strings.Contains(err.Error(), "build again") && !strings.Contains(err.Error(), "builder") {
+					t.Errorf("round %d: %v", round, err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("a build still waits for its builder")
+			}
+		}
+		// What has a name is whole.
+		tags, err := b.images().Tags()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tag := range tags {
+			img, err := b.images().Image(t.Context(), tag.Descriptor, layout.HostPlatform())
+			if err != nil {
+				t.Fatalf("%s: %v", tag.Name, err)
+			}
+			for _, l := range img.Layers() {
+				if ok, err := b.images().Exists(t.Context(), l.Blob); err != nil || !ok {
+					t.Errorf("%s lacks %s: %v", tag.Name, l.Blob.Digest, err)
+				}
+			}
+		}
+	}
+	first := b.mustBuild(builder.Request{Context: b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": recipe, "note.txt": "note\n"})})
+	if got := b.file(b.image(first), "/hello.txt"); got != "hello\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+	if err := builder.Stop(context.Background(), b.dir()); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("no process of the builder", func() bool { return len(processes(b.home)) == 0 })
+	if after := leftovers(); len(after) > len(before) {
+		t.Errorf("left behind: %q, there were %q", after, before)
+	}
+	if left, err := filepath.Glob(filepath.Join(temp, "buildkit-mount*")); err != nil || len(left) > 0 {
+		t.Errorf("temporary files: %q, %v", left, err)
 	}
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/moby/buildkit/client"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -100,6 +102,10 @@ func attach(ctx context.Context, dir string) (*client.Client, int, error) {
 	// An answer means that the builder has counted this client.
 	if _, err := c.Info(ctx); err != nil {
 		c.Close()
+		if status.Code(err) == codes.Unavailable && ended(pid, time.Second) {
+			// It was killed after it took the connection.
+			return nil, 0, errNoBuilder
+		}
 		return nil, 0, fmt.Errorf("the builder in %s does not answer: %w; see %s", dir, err, filepath.Join(dir, logName))
 	}
 	return c, pid, nil
@@ -237,7 +243,7 @@ func serveEnv(env []string) []string {
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
 		switch strings.ToUpper(name) {
-		case "PATH", "HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR":
+		case "PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR":
 			keep = append(keep, e)
 		}
 	}
@@ -291,6 +297,20 @@ func signalAndWait(pid int, sig unix.Signal, limit time.Duration) bool {
 			return false
 		}
 	}
+}
+
+// ended reports whether process pid is gone within limit.
+func ended(pid int, limit time.Duration) bool {
+	if pid <= 0 {
+		return false
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+	return n > 0 && err == nil
 }
 
 // workerLabels returns what the builder says about itself.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -42,6 +43,7 @@ import (
 	"github.com/moby/buildkit/util/leaseutil"
 	"github.com/moby/buildkit/util/network"
 	"github.com/moby/buildkit/util/resolver"
+	resolverconfig "github.com/moby/buildkit/util/resolver/config"
 	"github.com/moby/buildkit/worker"
 	"github.com/moby/buildkit/worker/base"
 	wlabel "github.com/moby/buildkit/worker/label"
@@ -50,6 +52,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/internal/mirror"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -84,7 +87,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*controlle
 	if err != nil {
 		return nil, err
 	}
-	opt, err := workerOpt(ctx, root, runcPath)
+	opt, err := workerOpt(ctx, root, runcPath, filepath.Dir(o.Dir))
 	if err != nil {
 		return nil, fmt.Errorf("opening the build cache %s: %w", root, err)
 	}
@@ -151,7 +154,7 @@ func newController(ctx context.Context, root string, o ServeOptions) (*controlle
 // workerOpt opens the stores in root that a worker needs and gives it an
 // executor. BuildKit has a constructor for this, which also generates an RSA key
 // at each start for a proxy that is not used here: most of the time a start took.
-func workerOpt(ctx context.Context, root, runcPath string) (opt base.WorkerOpt, err error) {
+func workerOpt(ctx context.Context, root, runcPath, home string) (opt base.WorkerOpt, err error) {
 	name, newSnapshotter := snapshotter(root)
 	root = filepath.Join(root, "runc-"+name)
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -218,7 +221,7 @@ func workerOpt(ctx context.Context, root, runcPath string) (opt base.WorkerOpt, 
 	opt.Root = root
 	opt.MountPoolRoot = filepath.Join(root, "cachemounts")
 	opt.Platforms = []ocispec.Platform{platforms.Normalize(platforms.DefaultSpec())}
-	opt.RegistryHosts = localOnly(resolver.NewRegistryConfig(nil))
+	opt.RegistryHosts = localOnly(mirrored(home))
 	opt.Labels = map[string]string{wlabel.Executor: "oci", wlabel.Snapshotter: name, wlabel.Network: NetworkPublic}
 	return opt, nil
 }
@@ -283,5 +286,36 @@ func localOnly(next docker.RegistryHosts) docker.RegistryHosts {
 			return nil, errLocalOnly
 		}
 		return next(host)
+	}
+}
+
+// mirrored asks the mirrors that the operator's file names, which is read each
+// time: a builder lives longer than what is in it. It serves clients that bring
+// no provider of images, such as buildx, and recipes of other frontends.
+func mirrored(home string) docker.RegistryHosts {
+	return func(host string) ([]docker.RegistryHost, error) {
+		c, err := mirror.Read(home, os.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		mirrors := c.Of(host)
+		var own resolverconfig.RegistryConfig
+		for _, m := range mirrors {
+			own.Mirrors = append(own.Mirrors, path.Join(m.Host, m.Prefix))
+		}
+		known := map[string]resolverconfig.RegistryConfig{}
+		if len(mirrors) > 0 {
+			known[host] = own
+		}
+		hosts, err := resolver.NewRegistryConfig(known)(host)
+		if err != nil {
+			return nil, err
+		}
+		for i, m := range mirrors {
+			if !m.Tags {
+				hosts[i].Capabilities &^= docker.HostCapabilityResolve // content by digest only
+			}
+		}
+		return hosts, nil
 	}
 }

@@ -52,6 +52,8 @@ var (
 	sourceMetadata = regexp.MustCompile(`failed to resolve source metadata for (\S+): (.*)$`)
 	exitCode       = regexp.MustCompile(`did not complete successfully: (exit code: \d+)`)
 
+	notInContext = regexp.MustCompile(`failed to calculate checksum of ref \S+: "?(/[^"]*?)"?: not found`)
+
 	noSpace = regexp.MustCompile(`(?i)no space left on device`)
 
 	// What programs say when there is no network, and one must not guess
@@ -75,6 +77,7 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 	f.locate(cause)
 
 	var said *frontend.Error
+	var base *baseError
 	text := cause.Error()
 	st := obs.failed()
 	switch {
@@ -86,6 +89,12 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 		f.Message, f.Next = said.Message, said.Next
 		f.File, f.Line = said.File, said.Line
 		f.Excerpt = said.Excerpt
+	case errors.As(cause, &base):
+		f.Message, f.Next = base.text, base.next
+	case notInContext.MatchString(text):
+		// COPY names paths from the root of where it copies from.
+		f.Message = fmt.Sprintf("there is no %s where this copies from", notInContext.FindStringSubmatch(text)[1])
+		f.Next = "without --from that is the Kit's directory, less what .dockerignore leaves out"
 	case strings.Contains(text, "network.host is not allowed"):
 		f.Message = "a step asks for the host's network"
 		f.Next = "take that out of the recipe, or consent with --build-network host"

@@ -67,6 +67,8 @@ type observer struct {
 	mu    sync.Mutex
 	steps map[digest.Digest]*step // guarded by mu
 	warns []Warning               // guarded by mu
+
+	extra chan *client.SolveStatus // what this process does for the build
 }
 
 type step struct {
@@ -78,14 +80,26 @@ type step struct {
 	rest   string   // of a line not yet complete
 }
 
-func newObserver() *observer { return &observer{steps: map[digest.Digest]*step{}} }
+func newObserver() *observer {
+	return &observer{steps: map[digest.Digest]*step{}, extra: make(chan *client.SolveStatus)}
+}
 
-// tee passes on what comes from in, and notes it.
+// tee passes on what comes from in, until it is closed, and from o.extra, and
+// notes it.
 func (o *observer) tee(in chan *client.SolveStatus) chan *client.SolveStatus {
 	out := make(chan *client.SolveStatus)
 	go func() {
 		defer close(out)
-		for s := range in {
+		for {
+			var s *client.SolveStatus
+			ok := true
+			select {
+			case s, ok = <-in:
+			case s = <-o.extra:
+			}
+			if !ok {
+				return
+			}
 			o.note(s)
 			out <- s
 		}

@@ -2,8 +2,9 @@
 //
 // The repository is hostile until proven otherwise. The real git speaks to the
 // server and stores objects, in a bare repository of its own that is deleted
-// afterwards, without anybody's configuration, credentials, hooks or helpers and
-// within limits of time, memory and disk. What it would check out, with filters,
+// afterwards, without anybody's configuration, hooks or helpers and within limits of
+// time, memory and disk. A server that wants a login gets the one that the user's own
+// helpers have for it, and nobody else does. What git would check out, with filters,
 // attributes and submodules, is not asked of it: the files are read one by one
 // out of the commit and written here, below a directory that nothing can leave.
 //

@@ -26,6 +26,7 @@ type server struct {
 	url      string // git+http://…
 	requests atomic.Int32
 	stall    atomic.Bool
+	private  atomic.Bool // lets me:token in alone
 }
 
 func serve(t *testing.T) *server {
@@ -51,6 +52,11 @@ func serve(t *testing.T) *server {
 			case <-done:
 			case <-r.Context().Done():
 			}
+			return
+		}
+		if u, p, _ := r.BasicAuth(); s.private.Load() && (u != "me" || p != token) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
 		// The server of the tests asks for the protocol as a real one does.

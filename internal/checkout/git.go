@@ -66,6 +66,7 @@ func (g git) command(ctx context.Context, dir string, args ...string) *exec.Cmd 
 	scheme, _, _ := strings.Cut(g.source.URL, ":")
 	blocks := strconv.FormatInt(max(g.limits.Bytes/512, 1), 10)
 	line := append([]string{"-c", limited, "sh", blocks, strconv.Itoa(maxMemory >> 10), strconv.Itoa(maxCPU)}, settings...)
+	line = append(line, g.helper()...)
 	if dir != "" {
 		line = append(line, "--git-dir="+dir)
 	}
@@ -79,19 +80,43 @@ func (g git) command(ctx context.Context, dir string, args ...string) *exec.Cmd 
 	return cmd
 }
 
-// run runs git to its end and returns what it prints.
+// run runs git to its end and returns what it prints. A server that wants a login
+// gets the user's, once.
 func (g git) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	cmd := g.command(ctx, dir, args...)
-	out, errs := &bounded{left: maxAnswer}, &bounded{left: 64 << 10}
-	cmd.Stdout, cmd.Stderr = out, errs
-	if err := cmd.Start(); err != nil {
+	out, said, err := g.try(ctx, dir, args)
+	if err == nil || ctx.Err() != nil || !wantsLogin(said) {
+		return out, g.explained(ctx, err, said)
+	}
+	if len(g.helper()) > 0 {
+		return nil, g.denied(nil)
+	}
+	l, lerr := g.findLogin(ctx)
+	if lerr != nil {
+		return nil, g.denied(lerr)
+	}
+	if err := g.present(l); err != nil {
 		return nil, err
 	}
-	err := cmd.Wait()
-	if err != nil {
-		return nil, g.explain(ctx, err, errs.String())
+	if out, said, err = g.try(ctx, dir, args); err != nil && ctx.Err() == nil && wantsLogin(said) {
+		return nil, g.denied(nil)
 	}
-	return out.Bytes(), nil
+	return out, g.explained(ctx, err, strings.ReplaceAll(said, l.password, "REDACTED"))
+}
+
+// try runs git once.
+func (g git) try(ctx context.Context, dir string, args []string) (out []byte, said string, err error) {
+	cmd := g.command(ctx, dir, args...)
+	answer, errs := &bounded{left: maxAnswer}, &bounded{left: 64 << 10}
+	cmd.Stdout, cmd.Stderr = answer, errs
+	err = cmd.Run()
+	return answer.Bytes(), errs.String(), err
+}
+
+func (g git) explained(ctx context.Context, err error, said string) error {
+	if err == nil {
+		return nil
+	}
+	return g.explain(ctx, err, said)
 }
 
 // A bounded keeps the first bytes and drops the rest.

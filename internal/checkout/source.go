@@ -39,7 +39,7 @@ func Parse(ref string) (Source, error) {
 	switch {
 	case u.User != nil:
 		// It would be in every record and message about the Kit.
-		return Source{}, fmt.Errorf("git+%s holds a login, which would be recorded with the Kit: only repositories that need none can be used: %w", u.Redacted(), kiterr.ErrRefused)
+		return Source{}, fmt.Errorf("git+%s holds a login, which would be recorded with the Kit: leave it out; git's credential helpers, GIT_ASKPASS and ~/.netrc are asked for it: %w", u.Redacted(), kiterr.ErrRefused)
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return fail("goes over a connection without TLS, which is only for this machine")
 	case u.Scheme != "https" && u.Scheme != "http":

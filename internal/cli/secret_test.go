@@ -62,15 +62,17 @@ func (k *keeps) command(stdin string, args ...string) (status int, out, errs str
 
 func TestASecretComesFromWhereItWasSaid(t *testing.T) {
 	for _, c := range []struct{ args, did, got, source string }{
-		{"set svc", "set {Service:svc Sandbox: Kit:}", "typed\n", "stdin"},
-		{"set svc --sandbox t", "set {Service:svc Sandbox:t Kit:}", "typed\n", "stdin"},
-		{"set svc --kit ./k", "set {Service:svc Sandbox: Kit:./k}", "typed\n", "stdin"},
-		{"set svc --env TOKEN", "set {Service:svc Sandbox: Kit:}", "from-env", "env TOKEN"},
-		{"set svc --file /dev/null", "set {Service:svc Sandbox: Kit:}", "", "file"},
-		{"set svc --oauth", "set {Service:svc Sandbox: Kit:}", "typed\n", "stdin"},
-		{"set svc --command x --approve", "set {Service:svc Sandbox: Kit:}", "", ""},
-		{"rm a --sandbox t b", "rm {Service:a Sandbox:t Kit:},rm {Service:b Sandbox:t Kit:}", "", ""},
-		{"import - A=a B=b", "import {Service: Sandbox: Kit:},A to a,B to b", "", ""},
+		{"set svc", "set {Service:svc Sandbox: Kit: Registry:}", "typed\n", "stdin"},
+		{"set svc --sandbox t", "set {Service:svc Sandbox:t Kit: Registry:}", "typed\n", "stdin"},
+		{"set svc --kit ./k", "set {Service:svc Sandbox: Kit:./k Registry:}", "typed\n", "stdin"},
+		{"set svc --env TOKEN", "set {Service:svc Sandbox: Kit: Registry:}", "from-env", "env TOKEN"},
+		{"set svc --file /dev/null", "set {Service:svc Sandbox: Kit: Registry:}", "", "file"},
+		{"set svc --oauth", "set {Service:svc Sandbox: Kit: Registry:}", "typed\n", "stdin"},
+		{"set svc --command x --approve", "set {Service:svc Sandbox: Kit: Registry:}", "", ""},
+		{"rm a --sandbox t b", "rm {Service:a Sandbox:t Kit: Registry:},rm {Service:b Sandbox:t Kit: Registry:}", "", ""},
+		{"set --registry ghcr.example", "set {Service:the registry Sandbox: Kit: Registry:ghcr.example}", "typed\n", "stdin"},
+		{"rm --registry ghcr.example", "rm {Service: Sandbox: Kit: Registry:ghcr.example}", "", ""},
+		{"import - A=a B=b", "import {Service: Sandbox: Kit: Registry:},A to a,B to b", "", ""},
 	} {
 		var k keeps
 		if status, out, errs := k.command("typed\n", strings.Fields(c.args)...); status != 0 || out != "" || errs != "" {

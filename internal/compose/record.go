@@ -3,6 +3,7 @@ package compose
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -51,6 +52,9 @@ type Asked struct {
 	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
 	DenyAll          bool `json:"denyAll,omitempty"`
 	Approve          bool `json:"approve,omitempty"` // of what Kits ask under DenyAll
+
+	// Lock pins the Kits; nil: they are what their names stand for.
+	Lock *sandbox.Lock `json:"lock,omitempty"` // directories absolute
 }
 
 // askedFor keeps o. A directory is kept by its whole path: a recreation may be
@@ -60,14 +64,27 @@ func askedFor(o sandbox.CreateOptions) *Asked {
 		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, DenyAll: o.DenyAll, Approve: o.Approve, Ephemeral: o.Ephemeral, Driver: o.Driver,
 		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
 	for _, ref := range o.Kits {
-		if strings.HasPrefix(ref, ".") {
-			if abs, err := filepath.Abs(ref); err == nil {
-				ref = abs
-			}
+		a.Kits = append(a.Kits, anywhere(ref))
+	}
+	if o.Lock != nil {
+		l := *o.Lock
+		l.Kits = slices.Clone(l.Kits)
+		for i := range l.Kits {
+			l.Kits[i].Ref = anywhere(l.Kits[i].Ref)
 		}
-		a.Kits = append(a.Kits, ref)
+		a.Lock = &l
 	}
 	return a
+}
+
+// anywhere is ref as it is written in any directory.
+func anywhere(ref string) string {
+	if strings.HasPrefix(ref, ".") {
+		if abs, err := filepath.Abs(ref); err == nil {
+			return abs
+		}
+	}
+	return ref
 }
 
 // A LockedKit is one of them.

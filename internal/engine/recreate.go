@@ -123,12 +123,17 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
 		DenyAll: l.Asked.DenyAll, Approve: l.Asked.Approve || o.AllowWidening,
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
-	if len(o.Kits) > 0 {
-		// Other Kits have other args.
+	switch {
+	case o.Lock != nil:
+		co.Kits, co.Args, co.Lock = o.Kits, nil, o.Lock
+	case len(o.Kits) > 0:
+		// Other Kits have other args, and are not those of the lock.
 		co.Kits, co.Args = o.Kits, nil
+	case l.Asked.Lock != nil:
+		co.Kits, co.Lock = nil, l.Asked.Lock
 	}
 	co.Args, co.Env = over(co.Args, o.Args), over(co.Env, o.Env)
-	return co, nil
+	return co, compose.Pinned(&co)
 }
 
 func over(a, b map[string]string) map[string]string {

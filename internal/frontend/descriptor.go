@@ -34,7 +34,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 	}
 	k.doc, k.findings = doc, ds
 	if doc.Kind == spec.KindSet || len(doc.Kits) > 0 {
-		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "build the Kits it lists one by one", "")
+		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "kitbox build assembles it: kitbox build --push -t REF DIR", "")
 	}
 
 	named := ""
@@ -189,8 +189,23 @@ func (k *kit) finish() ([]byte, error) {
 	if err != nil {
 		return nil, k.fault("", "the published descriptor: "+err.Error(), "", "")
 	}
-	if _, err := spec.DecodePublished(b); err != nil {
-		return nil, k.fault("", "after expansion: "+oneLine(err), "", "")
+	doc, ds := spec.Decode(b, spec.Options{Form: capability.Published})
+	if doc != nil {
+		ds = append(ds, doc.Validate()...)
+	}
+	for _, d := range ds {
+		if d.Severity != spec.Error {
+			continue
+		}
+		// Expanding moves no entry, so that paths are the author's.
+		at, message := k.doc.Place(spec.Diagnostic{Path: d.Path}), d.Message
+		if d.Path != "" {
+			message = d.Path + ": " + message
+		}
+		if d.Statement != "" {
+			message += " [" + d.Statement + "]"
+		}
+		return nil, k.faultAt(at.Line, "as it would be published: "+message, "")
 	}
 	return b, nil
 }

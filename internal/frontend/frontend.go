@@ -23,6 +23,7 @@ import (
 	commonexptypes "github.com/moby/buildkit/exporter/exptypes"
 	"github.com/moby/buildkit/frontend/dockerui"
 	"github.com/moby/buildkit/frontend/gateway/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/content"
@@ -36,6 +37,11 @@ const BuiltinSource = "sandbox-kit.v3"
 type Builder struct {
 	Version  string // of kitbox, for the built-by annotation; empty: dev
 	Revision string // of its source; empty: not stated
+
+	// Images provides an image that a recipe needs and returns it as the value
+	// of a named context of the Dockerfile frontend, or "" to leave the image
+	// to BuildKit. Nil leaves all of them.
+	Images func(ctx context.Context, im Image) (string, error)
 }
 
 // Build builds the Kit that c's options name. It is a
@@ -67,7 +73,7 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 		return nil, err
 	}
 	k.warn(ctx, append(k.findings, k.floor()...))
-	res, err := k.buildRecipe(ctx, c)
+	res, err := k.buildRecipe(ctx, b, c, ui)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +158,7 @@ func platformsOf(res *client.Result) ([]platform, error) {
 
 // buildRecipe runs the recipe and returns its result, with a config for every
 // platform. A Kit without a recipe gives empty images.
-func (k *kit) buildRecipe(ctx context.Context, c client.Client) (*client.Result, error) {
+func (k *kit) buildRecipe(ctx context.Context, b Builder, c client.Client, ui *dockerui.Client) (*client.Result, error) {
 	r := k.recipe
 	if r == nil {
 		r = &recipe{name: "kit.dockerfile", data: []byte("FROM scratch\n")}
@@ -177,6 +183,23 @@ func (k *kit) buildRecipe(ctx context.Context, c client.Client) (*client.Result,
 		opts["cmdline"] = "kit"
 	}
 	opts["filename"] = r.name
+	build, targets := ui.BuildPlatforms[0], ui.TargetPlatforms
+	if len(targets) == 0 {
+		targets = ui.BuildPlatforms
+	}
+	var runnable []ocispec.Platform
+	for _, w := range c.BuildOpts().Workers {
+		runnable = append(runnable, w.Platforms...)
+	}
+	needs, err := r.scan(opts, build, targets, runnable)
+	if err != nil {
+		return nil, err
+	}
+	provided, err := b.provide(ctx, r, needs)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(opts, provided)
 	def, err := r.state().Marshal(ctx)
 	if err != nil {
 		return nil, err

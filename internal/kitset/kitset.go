@@ -38,7 +38,7 @@ type Assembler struct {
 	SourceDateEpoch *int64
 }
 
-// Assemble makes the image of s in images, for f.SetPlatforms or all platforms
+// Assemble makes the image of s in images, for f.Platforms or all platforms
 // that the Kits share, and returns its root: a manifest, or an index if there are
 // several. The same set of the same Kits gives the same bytes. It implements
 // [fetch.Fetcher.Sets].
@@ -55,12 +55,12 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	stem := authoring.Stem(s.File)
 	for i, k := range own.Kits {
 		if key(s.Name) != "" && key(k.Ref) == key(s.Name) {
-			return none, fmt.Errorf("kits[%d]: the set lists itself, %s: %w", i, k.Ref, kiterr.ErrRefused)
+			return none, fmt.Errorf("%s: kits[%d]: the set lists itself, %s: %w", filepath.Join(s.Dir, s.File), i, k.Ref, kiterr.ErrRefused)
 		}
 	}
 	members, err := fetchMembers(ctx, f, own.Kits)
 	if err != nil {
-		return none, err
+		return none, fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.File), err)
 	}
 	if err := acyclic(s.Name, members); err != nil {
 		return none, fmt.Errorf("set %s: %w", stem, err)
@@ -83,11 +83,11 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	if _, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor])); err != nil {
 		return none, fmt.Errorf("set %s: what its Kits come to is no descriptor that can be published: %w", stem, err)
 	}
-	platforms, err := platforms(members, f.SetPlatforms)
+	platforms, err := platforms(members, f.Platforms)
 	if err != nil {
 		return none, fmt.Errorf("set %s: %w", stem, err)
 	}
-	if f.Notice != nil && len(f.SetPlatforms) == 0 {
+	if f.Notice != nil && len(f.Platforms) == 0 {
 		for _, line := range dropped(members, platforms) {
 			f.Notice(line)
 		}

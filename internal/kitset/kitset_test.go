@@ -628,12 +628,12 @@ func TestSetsThatCannotBe(t *testing.T) {
 		}
 	}
 	f, images := fetcher(t)
-	f.SetPlatforms = []ocispec.Platform{{OS: "linux", Architecture: "other"}}
+	f.Platforms = []ocispec.Platform{{OS: "linux", Architecture: "other"}}
 	_, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}]\n"), nil)
 	if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "kits/w:1 has no image for linux/other, it has "+host) || len(blobs(t, images)) > 0 {
 		t.Errorf("a platform that one lacks: %v", err)
 	}
-	f.SetPlatforms, f.SetName = nil, h.host+"/kits/m:2"
+	f.Platforms, f.SetName = nil, h.host+"/kits/m:2"
 	if _, err = f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}]\n"), nil); err == nil || !strings.Contains(err.Error(), "lists itself") {
 		t.Errorf("a set in itself: %v", err)
 	}

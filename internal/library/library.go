@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -140,9 +141,6 @@ func (l *Library) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Im
 	if kit.Source != fetch.Directory && kit.Source != fetch.Git {
 		return sandbox.Image{}, fmt.Errorf("%s is an image already; build takes the directory of a Kit: %w", o.Dir, kiterr.ErrUnsupported)
 	}
-	if len(o.Platforms) > 1 && kit.Root == kit.Digest {
-		return sandbox.Image{}, fmt.Errorf("kit %s was built for %s only: a recipe is built for one platform at a time; name one with --platform: %w", o.Dir, o.Platforms[0], kiterr.ErrUnsupported)
-	}
 	for name := range o.Args {
 		if !contains(kit.BuildArgs, name) {
 			return sandbox.Image{}, fmt.Errorf("kit %s has no build-phase arg %s; args of the create phase are given to run and create: %w", o.Dir, name, kiterr.ErrRefused)
@@ -169,10 +167,11 @@ func (l *Library) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Im
 }
 
 // forPlatforms makes f build for platforms, or for what it would by itself if
-// there are none. Of several, what is described in the end is the first.
+// there are none. Of several, what is described in the end is this machine's or
+// the first. Their order means nothing.
 func forPlatforms(f *fetch.Fetcher, platforms []string) error {
 	f.Platform = layout.HostPlatform()
-	for i, s := range platforms {
+	for i, s := range slices.Compact(slices.Sorted(slices.Values(platforms))) {
 		p, err := layout.ParsePlatform(s)
 		if err != nil {
 			return err
@@ -180,7 +179,7 @@ func forPlatforms(f *fetch.Fetcher, platforms []string) error {
 		if i == 0 || p.Architecture == layout.HostPlatform().Architecture {
 			f.Platform = p
 		}
-		f.SetPlatforms = append(f.SetPlatforms, p)
+		f.Platforms = append(f.Platforms, p)
 	}
 	return nil
 }

@@ -131,7 +131,10 @@ func (l *Library) InspectImage(ctx context.Context, ref string) (*sandbox.ImageD
 		return nil, fmt.Errorf("image %s: %w", ref, err)
 	}
 	d := &sandbox.ImageDetails{Image: describe(ref, im), Root: root.Digest.String(), Annotations: maps.Clone(im.Annotations)}
-	d.Platform = im.Config.OS + "/" + im.Config.Architecture
+	d.Platform = im.Platform()
+	if d.Platforms, err = layout.ReadPlatforms(ctx, images, root); err != nil {
+		return nil, fmt.Errorf("image %s: %w", ref, err)
+	}
 	if text := im.Annotations[fetch.Annotation]; json.Valid([]byte(text)) {
 		d.Descriptor = json.RawMessage(text)
 		delete(d.Annotations, fetch.Annotation)

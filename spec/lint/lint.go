@@ -64,6 +64,7 @@ var rules = []check{
 	{Rule{"hook-env-undeclared", "a hook reads a variable that it does not declare in env", ""}, hookEnv},
 	{Rule{"install-host-runtime-only", "an install hook downloads from a host that is allowed only at runtime", ""}, installRuntimeOnly},
 	{Rule{"install-host-not-allowed", "an install hook downloads, and the install phase does not allow it", ""}, installNotAllowed},
+	{Rule{"unversioned-provide", "a provide has no version and the Kit states none either, so that it cannot be published", "SPEC-v3 §9.2/versioned-provides"}, unversionedProvide},
 	{Rule{"unversioned-provide-foreign", "a provide without a version takes the Kit's, though it names somebody else's software", ""}, foreignProvide},
 	{Rule{"latest-in-provides", "an argument that versions a provide has a default that is not a version, such as latest", ""}, latestProvide},
 	{Rule{"literal-provide-floating-version", "a provide states a version that nothing pins", ""}, floatingProvide},

@@ -158,6 +158,11 @@ var cases = map[string][]struct {
 		{"no download", kit{entries: []string{install("npm run build; git status; pip list; go build ./...; apt-get clean; cargo build")}}, nil},
 		{"a socket", kit{entries: []string{install("curl --unix-socket /run/x http://x/y")}}, nil},
 	},
+	"unversioned-provide": {
+		{"no version anywhere", kit{top: "provides: [a@1, b]"}, []string{"provides[1]"}},
+		{"the Kit's", kit{top: "version: 1.0.0\nprovides: [a]"}, nil},
+		{"an argument's", kit{top: "args: {v: {required: true, buildArg: V}}\nprovides: [\"a@${{ kit.args.v }}\"]"}, nil},
+	},
 	"unversioned-provide-foreign": {
 		{"beside its own", kit{name: "claude", top: "version: 1.0.0\nprovides: [claude-code, nodejs]"}, []string{"provides[1]"}},
 		{"well known", kit{name: "web-stack", top: "version: 1.0.0\nprovides: [node]"}, []string{"provides[0]"}},
@@ -165,7 +170,6 @@ var cases = map[string][]struct {
 		{"part of its own", kit{name: "sbx-kit-gh-mixin", top: "version: 1.0.0\nprovides: [gh]"}, nil},
 		{"its display name", kit{name: "x", top: "displayName: Node tools\nversion: 1.0.0\nprovides: [node]"}, nil},
 		{"versioned", kit{name: "claude", top: "version: 1.0.0\nprovides: [claude, nodejs@22.1.0]"}, nil},
-		{"no version", kit{name: "claude", top: "provides: [claude, nodejs]"}, nil},
 		{"an author's namespace", kit{name: "claude", top: "version: 1.0.0\nprovides: [claude, com.example/thing]"}, nil},
 		{"a role", kit{name: "claude", top: "version: 1.0.0\nprovides: [claude, agent, shell]"}, nil},
 		{"no name to compare with", kit{top: "version: 1.0.0\nprovides: [node]"}, nil},
@@ -203,7 +207,7 @@ var cases = map[string][]struct {
 		{"a document", kit{top: "provides: [gh@2.72.0]", recipe: "FROM debian AS b\nRUN <<EOF\napt-get update\napt-get install -y gh\nEOF\n"}, []string{"provides[0]"}},
 		{"a file that speaks of it", kit{top: "provides: [gh@2.72.0]", recipe: "FROM scratch\nCOPY <<EOF /x\napt-get install gh\nEOF\n"}, nil},
 		{"a hook", kit{top: "provides: [gh@2.72.0]", entries: []string{install("apt-get install -y gh"), network("deb.debian.org", "")}}, []string{"provides[0]"}},
-		{"no version stated", kit{top: "provides: [gh]", recipe: "FROM debian AS b\nRUN apt-get install -y gh\n"}, nil},
+		{"no version stated", kit{top: "version: \"1\"\nprovides: [gh]", recipe: "FROM debian AS b\nRUN apt-get install -y gh\n"}, nil},
 		{"inline", kit{top: "provides: [gh@2.72.0]\nbuild: |\n  FROM debian AS b\n  RUN apt-get install -y gh\n"}, []string{"provides[0]"}},
 	},
 	"deb-require-in-mixin": {

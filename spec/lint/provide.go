@@ -63,6 +63,19 @@ func foreignProvide(k *kit, report reporter) {
 	}
 }
 
+// unversionedProvide finds provides that publishing will refuse. An author may
+// leave the version open while writing, so that it is no error before.
+func unversionedProvide(k *kit, report reporter) {
+	if k.Version != "" {
+		return
+	}
+	for i, s := range k.Provides {
+		if p, err := constraint.ParseProvide(s); err == nil && p.Version == "" && !p.Name.Derived() {
+			report("provides["+strconv.Itoa(i)+"]", fmt.Sprintf("%s has no version, and the Kit none to give it; it cannot be built so: write %s@VERSION or set version", p.Name.Short(), p.Name.Short()))
+		}
+	}
+}
+
 // latestProvide finds defaults that cannot version a provide.
 func latestProvide(k *kit, report reporter) {
 	judge := func(at, text string) {

@@ -224,6 +224,7 @@ var spoilers = []struct {
 	{"SPEC-v3 §6/env-expanded", "in a key", saysOf(`"capabilities":[{"type":"x.example/y@1","config":{"${{ kit.env.A }}":1}}]`)},
 	{"SPEC-v3 §7/name-round-trip", "a number", saysOf(`"capabilities":[{"type":"com.docker.sandbox/privileged@1","name":1}]`)},
 	{"SPEC-v3 §7.1.1/group-grammar", "an empty group", saysOf(`"capabilities":[{"group":{"capabilities":[]}}]`)},
+	{"acp@1/agent-unique", "two entries for one agent", saysOf(`"capabilities":[{"type":"com.docker.sandbox/acp@1","optional":true,"config":{"agent":"m","command":"m"}},{"type":"com.docker.sandbox/acp@1","optional":true,"config":{"agent":"com.docker.kit/m","command":"m acp"}}]`)},
 	{"acp@1/config-valid", "a versioned agent", saysOf(`"capabilities":[{"type":"com.docker.sandbox/acp@1","optional":true,"config":{"agent":"m@1","command":"m"}}]`)},
 	{"agent-interactive-sessions@1/list-matches-agent-sessions", "two lists", saysOf(`"capabilities":[{"type":"com.docker.sandbox/agent-sessions@1","config":{"list":"a"}},{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"list":"b"}}]`)},
 	{"agent-interactive-sessions@1/new-session-matches-lifecycle-interactive", "two tails", saysOf(`"capabilities":[{"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"x"}],"interactive":["-a"]}},{"type":"com.docker.sandbox/agent-interactive-sessions@1","config":{"newSession":["-b"]}}]`)},

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -16,13 +17,24 @@ import (
 )
 
 // validating runs a registry on loopback that validates what it gets.
-func validating(t *testing.T) string {
+func validating(t *testing.T) string { return validatingBehind(t, "", "") }
+
+// validatingBehind lets only that user in, or anybody if there is none.
+func validatingBehind(t *testing.T, user, password string) string {
 	t.Helper()
 	logrus.SetOutput(io.Discard)
 	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
 	c.HTTP.Secret = "of the test"
 	c.Catalog.MaxEntries = 10
-	s := httptest.NewServer(handlers.NewApp(t.Context(), c))
+	app := handlers.NewApp(t.Context(), c)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, _ := r.BasicAuth(); user != "" && (u != user || p != password) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		app.ServeHTTP(w, r)
+	}))
 	t.Cleanup(s.Close)
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	return strings.TrimPrefix(s.URL, "http://")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// needs returns the paths of programs of this machine that a test brings along.
-func needs(t *testing.T, programs ...string) (paths []string) {
+// brought returns the paths of programs of this machine that a test brings along.
+func brought(t *testing.T, programs ...string) (paths []string) {
 	t.Helper()
 	for _, p := range programs {
 		at, err := exec.LookPath(p)
@@ -33,7 +33,7 @@ func needs(t *testing.T, programs ...string) (paths []string) {
 const looked = "  - type: com.docker.sandbox/network-policy@2\n    config: {runtime: {allow: [{hosts: [looked.hub.test], methods: [GET]}]}}\n"
 
 func TestJavaTrustsTheBoundary(t *testing.T) {
-	tools := needs(t, "java", "javac", "keytool")
+	tools := brought(t, "java", "javac", "keytool")
 	h := newHub(t, "looked.hub.test")
 	t.Setenv("KITBOX_UPSTREAM_CA", h.ca)
 	work := t.TempDir()
@@ -105,7 +105,7 @@ func libraries(t *testing.T, program string) map[string]string {
 }
 
 func TestContainersInsideTrustTheBoundary(t *testing.T) {
-	crun := needs(t, "crun", "ldd")[0]
+	crun := brought(t, "crun", "ldd")[0]
 	h := newHub(t, "looked.hub.test")
 	t.Setenv("KITBOX_UPSTREAM_CA", h.ca)
 	files := map[string]string{}

@@ -22,6 +22,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/sirupsen/logrus"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -182,7 +183,11 @@ func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 	fs.StringVar(&r.Descriptor, "descriptor", "", "descriptor `file` in DIR (default: found by name)")
 	fs.StringVar(&r.Layout, "layout", "", "OCI layout `directory` to build into (default: images in the home)")
 	fs.StringVar(&r.Tag, "tag", "", "`name` of the image in the layout")
-	fs.StringVar(&r.Platform, "platform", "", "OCI `platform` (default: this machine's)")
+	fs.StringVar(&r.Platform, "platform", "", "OCI `platform`, or several with commas between (default: this machine's)")
+	fs.Func("pull", "`when` to ask registries about images of the recipe: always (default), missing or never", func(s string) error {
+		r.Pull = fetch.Policy(s)
+		return nil
+	})
 	const network = "`network` of RUN steps: none, public (hosts by name, not this machine), or host"
 	fs.StringVar(&r.Network, "network", builder.NetworkNone, network)
 	fs.StringVar(&r.Network, "build-network", builder.NetworkNone, "the same as --network")

@@ -40,14 +40,16 @@ are not read. Without --platform it is made for all platforms that its Kits have
 in common.
 
 A Kit of which nothing has changed is found by the hash of its sources, and no
-builder is started for it. Otherwise the private builder builds it, which starts
-when it is needed, ends when it has been idle for five minutes and keeps its cache
-below 10 GiB; kit-builder status, stop and prune manage it.
+builder is started for it; --pull always, the default, also asks whether the images
+of registries that its recipe builds on have moved. Otherwise the private builder
+builds it, which starts when it is needed, ends when it has been idle for five
+minutes and keeps its cache below 10 GiB; kit-builder status, stop and prune manage it.
 
 Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 		Example: `  kitbox build ./examples/hello
   kitbox build --tag hello:1 --arg version=2 ./examples/hello
   kitbox build --push --tag ghcr.io/me/kits/team:1 ./team
+  kitbox build --platform linux/amd64,linux/arm64 --tag ghcr.io/me/kits/gh:2 ./gh
   kitbox build --builder tcp://buildkit.example:1234 --progress plain ./examples/hello
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) kitbox build ./examples/hello`,
 		Args: argument.One("DIR"),
@@ -107,7 +109,7 @@ Exit status: 0 built, 2 the Kit is refused, 130 interrupted, 1 anything else.`,
 	option.Repeated(cmd, &args, "arg", "", "`NAME=VALUE` for a build-phase arg of the Kit (repeatable)")
 	f.StringVarP(&ref, "tag", "t", "", "name the image `REF` in the store")
 	option.BuildNetworkVar(cmd, &net)
-	f.StringSliceVar(&o.Platforms, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (several only for a set)")
+	f.StringSliceVar(&o.Platforms, "platform", nil, "build for `OS/ARCH`, such as linux/arm64 (repeatable, or with commas: an index)")
 	option.PullVar(cmd, &o.Pull, "always")
 	f.BoolVar(&push, "push", false, "push to the registry that --tag names")
 	f.StringVar(&o.Builder, "builder", "", "`ADDRESS` of another BuildKit, unix://… or tcp://…")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/creation"
+	"github.com/kitbox-dev/kitbox/internal/cli/lockfile"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
 	"github.com/kitbox-dev/kitbox/internal/cli/progress"
 	"github.com/kitbox-dev/kitbox/internal/cli/summary"
@@ -21,12 +22,15 @@ func Recreate(e *world.Env) *cobra.Command {
 		approve, privileged, quiet bool
 		when                       string
 		passthrough                bool
+		lock                       lockfile.Choice
 	)
 	cmd := &cobra.Command{
 		Use:   "recreate [options] NAME [KIT]",
 		Short: "Give a sandbox a fresh file system, keeping its volumes",
 		Long: `Composes the sandbox's Kits again, as they are now, and gives it a fresh file
-system; with KIT, those Kits instead. Volumes, host mounts, published ports and
+system; with KIT, those Kits instead. One that was made of a lock is made of exactly
+what the lock says again; --lock takes another, such as one that update renewed, and
+KIT leaves the lock. Volumes, host mounts, published ports and
 the workspace stay. Install hooks run once in the life of a sandbox: not again, nor
 those of Kits that are new to it; what they wrote outside volumes is gone.
 
@@ -34,7 +38,8 @@ It is refused before anything changes when a volume is asked for on other terms
 than the one that is kept (status 2), and when the Kits ask for more than was
 granted (status 3, with what is new), unless --approve is given.`,
 		Example: `  kitbox recreate t
-  kitbox recreate t ./examples/hello --kit ./examples/tool --approve`,
+  kitbox recreate t ./examples/hello --kit ./examples/tool --approve
+  kitbox update && kitbox recreate --locked t`,
 		ValidArgsFunction: e.Names,
 		RunE: func(cmd *cobra.Command, rest []string) error {
 			if len(rest) < 1 || len(rest) > 2 {
@@ -51,6 +56,14 @@ granted (status 3, with what is new), unless --approve is given.`,
 				o.Kits = append([]string{rest[1]}, kits...)
 			}
 			var err error
+			if o.Lock, err = lock.Read(cmd); err != nil {
+				return err
+			}
+			if o.Lock != nil {
+				for i, ref := range o.Kits {
+					o.Kits[i], _ = lockfile.Spelled(o.Lock, ref)
+				}
+			}
 			if o.Args, err = option.Pairs(cmd, "--arg", args); err != nil {
 				return err
 			}
@@ -74,6 +87,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			return err
 		},
 	}
+	lock.Flags(cmd)
 	f := cmd.Flags()
 	option.Repeated(cmd, &kits, "kit", "", "add another Kit to KIT (repeatable)")
 	option.Repeated(cmd, &args, "arg", "", "`N=VALUE` for the arg N (repeatable)")

@@ -38,7 +38,7 @@ next request on, in running sandboxes as well.`,
 }
 
 // whose are the options that say whom a secret is for.
-type whose struct{ sandbox, kit string }
+type whose struct{ sandbox, kit, registry string }
 
 func (w *whose) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.sandbox, "sandbox", "", "only for the sandbox `NAME`, which need not exist yet; it goes when that is removed")
@@ -46,8 +46,16 @@ func (w *whose) flags(cmd *cobra.Command) {
 	option.Exclusive(cmd, "sandbox", "kit")
 }
 
+// registries is for commands that take the login of a registry, too, in which no
+// service is named.
+func (w *whose) registries(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&w.registry, "registry", "", "your login USER:PASSWORD for the image registry `HOST`, for no sandbox; SERVICE is left out")
+	option.Exclusive(cmd, "sandbox", "registry")
+	option.Exclusive(cmd, "kit", "registry")
+}
+
 func (w *whose) of(service string) sandbox.SecretRef {
-	return sandbox.SecretRef{Service: service, Sandbox: w.sandbox, Kit: w.kit}
+	return sandbox.SecretRef{Service: service, Sandbox: w.sandbox, Kit: w.kit, Registry: w.registry}
 }
 
 func secretSet(e *world.Env) *cobra.Command {
@@ -80,10 +88,14 @@ expiresAt and scopes, in this spelling or that of OAuth (access_token).`,
   kitbox secret set openai --env OPENAI_API_KEY
   kitbox secret set github --sandbox t --file ~/.config/token
   kitbox secret set cloud --command 'cloud-cli print-token' --approve
-  kitbox secret set claude --oauth --file ~/.claude/.credentials.json`,
+  kitbox secret set claude --oauth --file ~/.claude/.credentials.json
+  printf 'me:%s' "$TOKEN" | kitbox secret set --registry ghcr.io`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return argument.Mistake(cmd, "set takes the name of a SERVICE and no secret: what stands in arguments is seen by others; give it on stdin, or by --file, --env or --command")
+			}
+			if who.registry != "" {
+				return argument.None(cmd, args)
 			}
 			return argument.One("SERVICE")(cmd, args)
 		},
@@ -92,7 +104,10 @@ expiresAt and scopes, in this spelling or that of OAuth (access_token).`,
 			if err != nil {
 				return err
 			}
-			ref := who.of(args[0])
+			ref := who.of("the registry")
+			if who.registry == "" {
+				ref.Service = args[0]
+			}
 			in := sandbox.SecretInput{OAuth: oauth}
 			switch {
 			case command != "":
@@ -125,6 +140,7 @@ expiresAt and scopes, in this spelling or that of OAuth (access_token).`,
 		},
 	}
 	who.flags(cmd)
+	who.registries(cmd)
 	cmd.Flags().StringVar(&file, "file", "", "read the secret from `FILE`")
 	cmd.Flags().StringVar(&env, "env", "", "read it from the variable `NAME` of this command's environment")
 	cmd.Flags().StringVar(&command, "command", "", "run `COMMAND` with sh whenever a token is needed")
@@ -182,11 +198,19 @@ that is given it. What was sent before, the service has: withdraw the secret the
 if that matters.`,
 		Example: `  kitbox secret rm github
   kitbox secret rm --sandbox t github openai`,
-		Args: argument.AtLeastOne("SERVICE"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if who.registry != "" {
+				return argument.None(cmd, args)
+			}
+			return argument.AtLeastOne("SERVICE")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := sandbox.SecretsOf(e.Runtime)
 			if err != nil {
 				return err
+			}
+			if who.registry != "" {
+				return k.RemoveSecret(cmd.Context(), who.of(""))
 			}
 			var errs []error
 			for _, service := range args {
@@ -198,6 +222,7 @@ if that matters.`,
 		},
 	}
 	who.flags(cmd)
+	who.registries(cmd)
 	return cmd
 }
 

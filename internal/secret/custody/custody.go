@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ import (
 )
 
 // Dir is where the secrets of a home are kept.
-func Dir(home string) string { return filepath.Join(home, "secrets") }
+func Dir(home string) string { return vault.Dir(home) }
 
 // A Custody has the secrets of a home. Its methods can be called concurrently.
 type Custody struct {
@@ -61,8 +60,13 @@ func Stored(v *vault.Vault, service, identity, name string) (credential.Binding,
 // scopeOf says where the secret of r is kept.
 func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
 	switch {
-	case r.Sandbox != "" && r.Kit != "":
-		return vault.Scope{}, errors.New("a secret is for a sandbox or for a Kit, not for both")
+	case r.Sandbox != "" && r.Kit != "", r.Registry != "" && (r.Sandbox != "" || r.Kit != ""):
+		return vault.Scope{}, errors.New("a secret is for a sandbox, for a Kit or for a registry, not for two of them")
+	case r.Registry != "":
+		if strings.ContainsAny(r.Registry, "/@ \t\n") || strings.HasPrefix(r.Registry, "-") {
+			return vault.Scope{}, fmt.Errorf("%q is no registry: write its HOST or HOST:PORT, as image references do", r.Registry)
+		}
+		return vault.Scope{Kind: vault.Registry, Name: strings.ToLower(r.Registry)}, nil
 	case r.Sandbox != "":
 		if err := sandbox.CheckName(r.Sandbox); err != nil {
 			return vault.Scope{}, err
@@ -89,6 +93,12 @@ func (c *Custody) Secrets(context.Context) ([]sandbox.Secret, error) {
 // SetSecret implements [sandbox.SecretKeeper]. A command is run once, so that one
 // that does not work is found out by who sets it.
 func (c *Custody) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox.SecretInput) error {
+	if r.Registry != "" {
+		r.Service = vault.RegistryService
+		if in.Command != "" || in.OAuth {
+			return fmt.Errorf("a login for a registry is USER:PASSWORD; for one that a program gives, use a credential helper of docker's: %w", kiterr.ErrUnsupported)
+		}
+	}
 	scope, err := c.placeSecret(r)
 	if err != nil {
 		return err
@@ -123,6 +133,12 @@ func (c *Custody) SetSecret(ctx context.Context, r sandbox.SecretRef, in sandbox
 	default:
 		if s.Value, err = secret.Read(in.Value); err != nil {
 			return fmt.Errorf("secret %s: %w; nothing is kept", r.Service, err)
+		}
+		if r.Registry != "" {
+			if err := vault.CheckLogin(s.Value); err != nil {
+				s.Value.Wipe()
+				return fmt.Errorf("%w; nothing is kept", err)
+			}
 		}
 	}
 	return c.vault.Put(ctx, entry, s)
@@ -197,6 +213,9 @@ func (c *Custody) RemoveSecret(ctx context.Context, r sandbox.SecretRef) error {
 	scope, err := scopeOf(r)
 	if err != nil {
 		return err
+	}
+	if r.Registry != "" {
+		r.Service = vault.RegistryService
 	}
 	return c.vault.Remove(ctx, r.Service, scope)
 }

@@ -53,7 +53,7 @@ const (
 // A Scope says whom a secret is for. Its zero value is no scope.
 type Scope struct {
 	Kind string `json:"kind"`
-	Name string `json:"name,omitempty"` // identity of the Kit, or name of the sandbox; empty for Global
+	Name string `json:"name,omitempty"` // identity of the Kit, name of the sandbox, or host of the registry; empty for Global
 }
 
 func (s Scope) String() string {
@@ -118,7 +118,7 @@ func check(service string, s Scope) error {
 	switch {
 	case !ValidService(service):
 		return fmt.Errorf("%q is not a service: use lower case letters, digits and inner hyphens, as in the Kit that asks for it", service)
-	case s.Kind != Global && s.Kind != Kit && s.Kind != Sandbox:
+	case s.Kind != Global && s.Kind != Kit && s.Kind != Sandbox && s.Kind != Registry, (s.Kind == Registry) && service != RegistryService:
 		return fmt.Errorf("%q is no scope of a secret", s.Kind)
 	case (s.Kind == Global) != (s.Name == ""), len(s.Name) > maxName, strings.ContainsAny(s.Name, "\x00\n"):
 		return fmt.Errorf("%q cannot be the name of a scope", s.Name)

@@ -126,6 +126,23 @@ func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image,
 	return all, nil
 }
 
+// ReadPlatforms returns the platforms that desc lists, sorted, whether src has them
+// or not; none if it is no index.
+func ReadPlatforms(ctx context.Context, src Source, desc ocispec.Descriptor) ([]string, error) {
+	idx, err := readIndex(ctx, src, desc)
+	if idx == nil {
+		return nil, err
+	}
+	var names []string
+	for _, m := range idx.Manifests {
+		if m.Platform != nil && m.Platform.OS != "unknown" {
+			names = append(names, PlatformName(*m.Platform))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
 // ReadAnnotation returns one annotation of desc: the index's, else that of the
 // manifest for p; "" if neither has it. It reads no more than it has to.
 func ReadAnnotation(ctx context.Context, src Source, desc ocispec.Descriptor, p ocispec.Platform, key string) (string, error) {
