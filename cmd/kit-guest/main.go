@@ -9,6 +9,9 @@
 //	kit-guest hold    keep this process's namespaces until stdin ends
 //	kit-guest anchor  keep them until nobody else locks the file on descriptor 3
 //
+// Called oci-runtime, runc or crun, as it is in a sandbox with a container engine, it
+// stands in front of that runtime: see package nested.
+//
 // With init, descriptor 5 stays open for as long as the machine runs.
 package main
 
@@ -26,6 +29,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/guest/agent"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+	"github.com/kitbox-dev/kitbox/internal/guest/nested"
 )
 
 // linkedC says that this program was built with cgo.
@@ -34,6 +38,10 @@ var linkedC bool
 func main() {
 	if linkedC {
 		fatal("kit-guest was built with cgo and cannot give up privileges; build it with CGO_ENABLED=0 (make build)")
+	}
+	// In a sandbox it has other names, and then is no part of the machine.
+	if nested.Is(os.Args[0]) {
+		os.Exit(nested.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	mode := ""
 	if len(os.Args) > 1 {
@@ -76,6 +84,7 @@ func main() {
 			err = finish(4)
 		}
 		if err == nil {
+			rename()
 			var c *inside.Confinement
 			if c, err = inside.Prepare(strings.Split(os.Args[2], ",")); err == nil {
 				err = c.Apply()
@@ -107,7 +116,11 @@ func finish(fd uintptr) error {
 	if err != nil {
 		return fmt.Errorf("reading the machine's description: %w", err)
 	}
-	return inside.Finish(c)
+	program, err := inside.Program(c.Files)
+	if err != nil {
+		return err
+	}
+	return inside.Finish(c, program)
 }
 
 // build makes the machine and returns where to serve.
@@ -135,10 +148,13 @@ func build(control *net.UnixConn) (net.Listener, error) {
 	if err := inside.Build(c, fds); err != nil {
 		return nil, err
 	}
-	// Executed through a descriptor, it would be called "5" in ps.
-	_ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0)
+	rename()
 	return ln, confinement.Apply()
 }
+
+// rename gives this process the name of its program in ps: executed through a
+// descriptor, it is called "5". A confined process must not do that.
+func rename() { _ = os.WriteFile("/proc/self/comm", []byte("kit-guest"), 0) }
 
 func serve(ln net.Listener, processors int) {
 	runtime.GOMAXPROCS(processors)

@@ -171,7 +171,7 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
-	docker, err := logins(p, log)
+	docker, err := logins(p, dir, log)
 	if err != nil {
 		names.close()
 		return nil, err

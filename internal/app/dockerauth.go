@@ -39,12 +39,16 @@ func login(ctx context.Context, a plan.DockerAuth) (dockerauth.Login, error) {
 	return dockerauth.Login{Username: l.Username, Password: secret.New([]byte(l.Password)), Identity: secret.New([]byte(l.IdentityToken))}, err
 }
 
-// logins presents the registry logins of p; nil when it has none.
-func logins(p *plan.Plan, log func(audit.Decision)) (*dockerauth.Presenter, error) {
+// challengesFile remembers what registries asked for, in a sandbox's directory.
+const challengesFile = "registries.json"
+
+// logins presents the registry logins of p, whose directory is dir; nil when it
+// has none.
+func logins(p *plan.Plan, dir string, log func(audit.Decision)) (*dockerauth.Presenter, error) {
 	if len(p.DockerAuth) == 0 {
 		return nil, nil
 	}
-	return dockerauth.New(p.DockerAuth, login, func(d audit.Decision) {
+	return dockerauth.New(p.DockerAuth, login, filepath.Join(dir, challengesFile), func(d audit.Decision) {
 		d.Sandbox = p.Name
 		log(d)
 	})

@@ -28,7 +28,7 @@ func openRegistry(home string, p *plan.Plan, leaf func(host string) (*tls.Certif
 	if err != nil {
 		return nil, err
 	}
-	return registry.New(registry.Options{Images: images, Owner: p.Name,
+	return registry.New(registry.Options{Images: images, Owner: p.Name, Ledger: filepath.Join(home, "pushed", p.Name+".jsonl"),
 		Leaf: func() (*tls.Certificate, error) { return leaf(egress.RegistryAlias) },
 		Log: func(a registry.Access) {
 			d := audit.Decision{Sandbox: p.Name, Phase: phase(), Kind: audit.Request, Verdict: audit.Deny, Host: egress.RegistryAlias, Protocol: "http",
@@ -37,7 +37,7 @@ func openRegistry(home string, p *plan.Plan, leaf func(host string) (*tls.Certif
 				d.Verdict = audit.Allow
 			}
 			log(d)
-		}}), nil
+		}})
 }
 
 // dialRegistry returns a connection that r serves. It is a pair of sockets, so

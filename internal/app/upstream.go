@@ -6,13 +6,15 @@ import (
 	"net"
 	"os"
 
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/upstream"
 )
 
 // through reaches destinations by the proxies that u records. Their logins are not
 // recorded: they come from the environment of whoever starts the sandbox.
-func through(u *plan.Upstream, roots *x509.CertPool) func(host string, port uint16) (string, func(context.Context) (net.Conn, error)) {
+func through(u *plan.Upstream, roots *x509.CertPool) func(host string, port uint16) proxy.Way {
 	if u == nil {
 		return nil
 	}
@@ -22,11 +24,16 @@ func through(u *plan.Upstream, roots *x509.CertPool) func(host string, port uint
 	}
 	chooser := upstream.Recorded(u, env).Chooser()
 	d := upstream.Dialer{Roots: roots}
-	return func(host string, port uint16) (string, func(context.Context) (net.Conn, error)) {
-		proxy := chooser.For(host, port)
-		if proxy == nil {
-			return "", nil
+	return func(host string, port uint16) proxy.Way {
+		var w proxy.Way
+		if p := chooser.For(host, port); p != nil {
+			w.Name = upstream.Name(p)
+			w.Dial = func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, p, host, port) }
 		}
-		return upstream.Name(proxy), func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, proxy, host, port) }
+		if p := chooser.Plain(host, port); p != nil {
+			w.Plain = &intercept.Forward{Name: upstream.Name(p), User: p.User,
+				Dial: func(ctx context.Context) (net.Conn, error) { return d.Reach(ctx, p) }}
+		}
+		return w
 	}
 }

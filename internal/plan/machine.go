@@ -182,9 +182,20 @@ type BootFile struct {
 	// already, and keeps its mode; links are followed inside the machine.
 	Append bool `json:"append,omitempty"`
 
-	// Optional leaves a file that is missing missing. A driver that cannot
-	// append may leave it as it is, too.
+	// Optional leaves a file that is missing missing.
 	Optional bool `json:"optional,omitempty"`
+
+	// Program makes the file the guest's own program, which is for other
+	// things by other names, and is there for nobody to find otherwise.
+	Program bool `json:"program,omitempty"`
+
+	// Link makes it a symbolic link to Content, unless something is there.
+	Link bool `json:"link,omitempty"`
+
+	// Java says that Path is a pattern of key stores of Java, to each of which
+	// the certificates of Content are added. What cannot be read, or has a
+	// password of its own, stays as it is; the machine's log says so.
+	Java bool `json:"java,omitempty"`
 }
 
 // Limits bound a machine. Zero means unlimited, except Pids, where it means

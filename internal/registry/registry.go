@@ -38,7 +38,7 @@ const (
 	maxUploads  = 16               // that are begun and not ended
 	uploadIdle  = 10 * time.Minute // after which one is dropped to make room
 	maxTags     = 1000             // of a sandbox
-	maxKnown    = 50_000           // blobs that it sent
+	maxKnown    = 50_000           // blobs that it sent, or has in the store
 	maxImages   = 256              // whose documents are remembered
 	tagsASecond = 20               // names given, each of which rewrites the index of the store
 	bodyIdle    = time.Minute      // between two bytes of a body
@@ -61,7 +61,8 @@ type Server struct {
 	naming *rate.Limiter
 
 	mu      sync.Mutex
-	stored  int64                      // guarded by mu; bytes of new content, begun uploads included
+	ledger  *ledger                    // guarded by mu
+	stored  int64                      // guarded by mu; bytes that it brought, begun uploads included
 	uploads map[string]*upload         // guarded by mu; by id
 	sent    map[digest.Digest]bool     // guarded by mu; blobs that the sandbox has shown to have
 	loose   map[looseKey]bool          // guarded by mu; manifests that it put without a name
@@ -80,9 +81,13 @@ type Options struct {
 	// Owner is the name of the sandbox, which keeps what it pushes apart.
 	Owner string
 
-	// Quota is how many bytes of new content may be pushed as long as the
-	// server exists. Zero means [DefaultQuota].
+	// Quota is how many bytes that the store did not have may be pushed.
+	// What is gone from the store counts no more. Zero means [DefaultQuota].
 	Quota int64
+
+	// Ledger is a file that remembers what was pushed, over the end of the
+	// server. Empty: each server counts from nothing.
+	Ledger string
 
 	// Leaf returns the certificate for connections with TLS. Nil refuses
 	// them.
@@ -100,9 +105,13 @@ type Access struct {
 	Why          string
 }
 
-// New returns a server. End it with Close.
-func New(o Options) *Server {
-	s := &Server{images: o.Images, owner: o.Owner, quota: o.Quota, log: o.Log, leaf: o.Leaf,
+// New returns a server. End it with Close. The error is one of the ledger.
+func New(o Options) (*Server, error) {
+	l, stored, err := openLedger(o.Ledger, o.Images)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{ledger: l, stored: stored, images: o.Images, owner: o.Owner, quota: o.Quota, log: o.Log, leaf: o.Leaf,
 		conns: handover.New(), naming: rate.NewLimiter(tagsASecond, tagsASecond),
 		uploads: map[string]*upload{}, sent: map[digest.Digest]bool{}, loose: map[looseKey]bool{}, known: map[digest.Digest]*closure{}}
 	if s.quota == 0 {
@@ -114,7 +123,7 @@ func New(o Options) *Server {
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeaders,
 		DisableGeneralOptionsHandler: true, ErrorLog: log.New(io.Discard, "", 0)} // what clients do wrong is theirs to see
 	s.over.Go(func() { _ = s.http.Serve(s.conns) })
-	return s
+	return s, nil
 }
 
 // Take serves c until its end; secure says that the client begins with TLS.

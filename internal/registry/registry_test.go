@@ -49,14 +49,22 @@ func store(t *testing.T) *layout.Store {
 	return s
 }
 
+// ledgerOf is where the server of a sandbox remembers what was pushed.
+func ledgerOf(images *layout.Store, owner string) string {
+	return filepath.Join(filepath.Dir(images.Dir()), "pushed", owner+".jsonl")
+}
+
 func sandboxOf(t *testing.T, images *layout.Store, owner string, quota int64) *client {
 	t.Helper()
 	c := &client{t: t, images: images}
-	s := registry.New(registry.Options{Images: images, Owner: owner, Quota: quota, Log: func(a registry.Access) {
+	s, err := registry.New(registry.Options{Images: images, Owner: owner, Quota: quota, Ledger: ledgerOf(images, owner), Log: func(a registry.Access) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.log = append(c.log, a)
 	}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -458,6 +466,55 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
+func TestTheQuotaOutlivesTheServer(t *testing.T) {
+	images := store(t)
+	push := func(c *client, content string) int {
+		code, _, _ := c.do("POST", "/v2/kits/x/blobs/uploads/?digest="+digest.FromString(content).String(), "", strings.NewReader(content))
+		return code
+	}
+	one, two, three := strings.Repeat("1", 6<<20), strings.Repeat("2", 6<<20), strings.Repeat("3", 3<<20)
+	t.Run("before", func(t *testing.T) {
+		if code := push(sandboxOf(t, images, "a", 10<<20), one); code != 201 {
+			t.Fatalf("within the quota: %d", code)
+		}
+	})
+	// As a kill can leave it: a record of what was never stored, and half a line.
+	f, err := os.OpenFile(ledgerOf(images, "a"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"digest":"` + digest.FromString("lost").String() + `","bytes":9000000}` + "\n{"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	t.Run("after a restart", func(t *testing.T) {
+		c := sandboxOf(t, images, "a", 10<<20)
+		if code := push(c, two); code != 403 {
+			t.Errorf("beyond what is left of the quota: %d", code)
+		}
+		if code := push(c, three); code != 201 {
+			t.Errorf("within what is left of the quota: %d", code)
+		}
+		if code := push(sandboxOf(t, images, "b", 10<<20), two); code != 201 {
+			t.Errorf("another sandbox has a quota of its own: %d", code)
+		}
+	})
+	if _, _, err := images.Sweep(t.Context(), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("after a prune", func(t *testing.T) {
+		if code := push(sandboxOf(t, images, "a", 10<<20), two); code != 201 {
+			t.Errorf("what is gone still counts: %d", code)
+		}
+	})
+	if err := os.WriteFile(ledgerOf(images, "a"), []byte("nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry.New(registry.Options{Images: images, Owner: "a", Ledger: ledgerOf(images, "a")}); err == nil || !strings.Contains(err.Error(), "line 1") {
+		t.Errorf("a ledger that says nothing: %v", err)
+	}
+}
+
 func TestUploadsInPieces(t *testing.T) {
 	c := sandboxOf(t, store(t), "a", 0)
 	code, _, h := c.do("POST", "/v2/kits/x/blobs/uploads/", "", nil)
@@ -543,7 +600,10 @@ func FuzzRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s := registry.New(registry.Options{Images: images, Owner: "a"})
+	s, err := registry.New(registry.Options{Images: images, Owner: "a"})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Cleanup(s.Close)
 	f.Fuzz(func(t *testing.T, method, target string) {
 		req, err := http.NewRequest(method, "http://r/", http.NoBody)

@@ -57,7 +57,7 @@ func (s *Server) refund(n int64) {
 }
 
 func (s *Server) overQuota() error {
-	return denied(fmt.Sprintf("a sandbox may push %d bytes of new content between two starts", s.quota))
+	return denied(fmt.Sprintf("a sandbox may have pushed %d bytes of new content; what its names do not need goes with kitbox image prune", s.quota))
 }
 
 // upload serves /blobs/uploads/.
@@ -251,7 +251,11 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, repo, id string,
 	// sandbox has it.
 	there, err := s.images.Exists(r.Context(), ocispec.Descriptor{Digest: d})
 	if err == nil && !there {
-		_, err = u.w.Commit(ocispec.Descriptor{})
+		if err = s.record(d, u.size); err == nil {
+			if _, err = u.w.Commit(ocispec.Descriptor{}); err != nil {
+				s.forget(d)
+			}
+		}
 	}
 	if there || err != nil {
 		s.end(id, u)
@@ -362,7 +366,13 @@ func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, repo, refer
 		if s.account(desc.Size) != nil {
 			return s.overQuota()
 		}
-		if _, err := s.images.PushBytes(ctx, typ, data); err != nil {
+		if err = s.record(desc.Digest, desc.Size); err == nil {
+			if _, err = s.images.PushBytes(ctx, typ, data); err != nil {
+				s.forget(desc.Digest)
+			}
+		}
+		if err != nil {
+			s.refund(desc.Size)
 			return err
 		}
 	}

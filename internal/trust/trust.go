@@ -7,6 +7,7 @@
 package trust
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -99,4 +100,59 @@ func Add(p *plan.Plan, exists func(string) bool, certs []string, variables bool)
 	set(replacing, store)
 	set(adding, extra)
 	slices.Sort(p.Launch.Env)
+	for _, pattern := range javas(have["JAVA_HOME"]) {
+		add(plan.BootFile{Path: pattern, Content: all, Java: true})
+	}
+	if variables {
+		nest(p, exists, store, extra, add)
+	}
+}
+
+// javas are where Java keeps what it trusts: as distributions have it, and images
+// of vendors.
+func javas(home string) []string {
+	ps := []string{"/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts", "/usr/lib/jvm/*/lib/security/cacerts", "/usr/lib/jvm/*/jre/lib/security/cacerts",
+		"/opt/java/*/lib/security/cacerts", "/usr/java/*/lib/security/cacerts", "/opt/*/lib/security/cacerts"}
+	if path.IsAbs(home) && !strings.ContainsAny(home, `*?[\`) {
+		ps = append(ps, path.Join(home, "lib/security/cacerts"), path.Join(home, "jre/lib/security/cacerts"))
+	}
+	return ps
+}
+
+// What containers inside get: the guest's program in front of their runtime, and
+// what it is to give them (internal/guest/nested).
+const (
+	runtime   = "/usr/local/libexec/kitbox/oci-runtime"
+	nestedFor = "/usr/local/share/kitbox/containers.json"
+	hook      = "/usr/share/containers/oci/hooks.d/kitbox-authorities.json" // podman, buildah, CRI-O
+)
+
+// engines run containers, and programs are where they are.
+var (
+	engines  = []string{"dockerd", "containerd", "buildkitd", "podman", "buildah", "crio", "runc", "crun"}
+	programs = []string{"/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin"}
+)
+
+// nest makes containers trust what the machine does, where it has an engine for
+// them. The runtime's name leads to the guest's program before it leads to the
+// runtime, for engines that look for it in PATH, as Docker and BuildKit do.
+func nest(p *plan.Plan, exists func(string) bool, store, authorities string, add func(plan.BootFile)) {
+	has := func(name string) bool {
+		return slices.ContainsFunc(programs, func(dir string) bool { return exists(path.Join(dir, name)) })
+	}
+	if !slices.ContainsFunc(engines, has) && len(p.Machine.Capabilities) == 0 {
+		return // nor can one that comes later run any
+	}
+	add(plan.BootFile{Path: runtime, Program: true})
+	vars, err := json.Marshal(map[string]any{"authorities": authorities, "store": store, "variables": slices.Concat(replacing, adding)})
+	if err != nil {
+		panic(err) // texts
+	}
+	add(plan.BootFile{Path: nestedFor, Content: string(vars) + "\n"})
+	add(plan.BootFile{Path: hook, Content: `{"version":"1.0.0","hook":{"path":"` + runtime + `","args":["oci-runtime","precreate"]},"when":{"always":true},"stages":["precreate"]}` + "\n"})
+	for _, name := range []string{"runc", "crun"} {
+		if has(name) && !exists(path.Join("/usr/local/sbin", name)) {
+			add(plan.BootFile{Path: path.Join("/usr/local/sbin", name), Content: runtime, Link: true})
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -61,7 +62,7 @@ func TestEverySandboxTrustsAndOnlySomeAreTold(t *testing.T) {
 		t.Errorf("variables: %v", p.Launch.Env)
 	}
 	for _, f := range p.Machine.Files {
-		if f.Path != anchor && (!f.Append || !f.Optional) {
+		if f.Path != anchor && !f.Java && (!f.Append || !f.Optional) {
 			t.Errorf("a store is made: %+v", f)
 		}
 	}
@@ -78,5 +79,52 @@ func TestEverySandboxTrustsAndOnlySomeAreTold(t *testing.T) {
 	if files[anchor] != "ONE\n" || files["/usr/local/share/ca-certificates/kitbox-1.crt"] != "TWO\n" || files[bundle] != "ONE\nTWO\n" || files[stores[0]] != "ONE\nTWO\n" ||
 		!slices.Contains(p.Launch.Env, "NODE_EXTRA_CA_CERTS="+bundle) {
 		t.Errorf("files: %v, env: %v", files, p.Launch.Env)
+	}
+}
+
+func TestContainersInsideTrustWhatTheMachineDoes(t *testing.T) {
+	files := func(p *plan.Plan, variables bool, there ...string) map[string]plan.BootFile {
+		Add(p, func(name string) bool { return slices.Contains(there, name) }, []string{"CERT\n"}, variables)
+		out := map[string]plan.BootFile{}
+		for _, f := range p.Machine.Files {
+			out[f.Path] = f
+		}
+		return out
+	}
+	mighty := func() *plan.Plan { return &plan.Plan{Machine: plan.Machine{Capabilities: []string{"CAP_SYS_ADMIN"}}} }
+	for what, have := range map[string]map[string]plan.BootFile{
+		"an image with no engine":                       files(new(plan.Plan), true),
+		"a machine whose connections nobody looks into": files(mighty(), false, "/usr/bin/podman"),
+	} {
+		if _, ok := have[runtime]; ok {
+			t.Errorf("%s has the runtime", what)
+		}
+	}
+	have := files(new(plan.Plan), true, "/usr/bin/dockerd", "/usr/sbin/runc", "/etc/ssl/ca-bundle.pem")
+	if !have[runtime].Program || !have["/usr/local/sbin/runc"].Link || have["/usr/local/sbin/runc"].Content != runtime {
+		t.Errorf("files: %+v", have)
+	}
+	if _, ok := have["/usr/local/sbin/crun"]; ok {
+		t.Error("a runtime that the image has not can be found")
+	}
+	if c := have[nestedFor].Content; !strings.Contains(c, `"store":"/etc/ssl/ca-bundle.pem"`) || !strings.Contains(c, `"authorities":"`+anchor+`"`) || !strings.Contains(c, `"NODE_EXTRA_CA_CERTS"`) {
+		t.Errorf("for containers: %s", c)
+	}
+	if !json.Valid([]byte(have[hook].Content)) || !strings.Contains(have[hook].Content, runtime) {
+		t.Errorf("hook: %s", have[hook].Content)
+	}
+	have = files(mighty(), true, "/usr/bin/runc", "/usr/local/sbin/runc")
+	if _, ok := have["/usr/local/sbin/runc"]; ok || !have[runtime].Program {
+		t.Errorf("a runtime of the image's own there is replaced: %+v", have)
+	}
+}
+
+func TestJavasStoresAreAddedTo(t *testing.T) {
+	p := &plan.Plan{Launch: plan.Launch{Env: []string{"JAVA_HOME=/srv/jdk/"}}}
+	Add(p, func(string) bool { return false }, []string{"ONE\n", "TWO\n"}, false)
+	for _, want := range []string{"/etc/ssl/certs/java/cacerts", "/usr/lib/jvm/*/lib/security/cacerts", "/srv/jdk/lib/security/cacerts"} {
+		if !slices.Contains(p.Machine.Files, plan.BootFile{Path: want, Content: "ONE\nTWO\n", Java: true}) {
+			t.Errorf("%s is not in %+v", want, p.Machine.Files)
+		}
 	}
 }

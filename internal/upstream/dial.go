@@ -31,13 +31,24 @@ const maxHeader = 32 << 10
 // Dial connects to host and port through proxy. ctx bounds it. Errors name the
 // proxy and say whether it could not be reached or refused.
 func (d Dialer) Dial(ctx context.Context, proxy *url.URL, host string, port uint16) (net.Conn, error) {
+	return d.open(ctx, proxy, func(c net.Conn) (net.Conn, error) { return d.ask(ctx, c, proxy, host, port) })
+}
+
+// Reach connects to an HTTP proxy itself, for requests in absolute form (RFC 9112
+// §3.2.2). Many proxies make tunnels to port 443 and nowhere else.
+func (d Dialer) Reach(ctx context.Context, proxy *url.URL) (net.Conn, error) {
+	return d.open(ctx, proxy, func(c net.Conn) (net.Conn, error) { return d.secure(ctx, c, proxy) })
+}
+
+// open connects to proxy and has begin make use of that.
+func (d Dialer) open(ctx context.Context, proxy *url.URL, begin func(net.Conn) (net.Conn, error)) (net.Conn, error) {
 	var nd net.Dialer
 	c, err := nd.DialContext(ctx, "tcp", proxy.Host)
 	if err != nil {
 		return nil, fmt.Errorf("the proxy %s cannot be reached: %w", Name(proxy), err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	out, err := d.ask(ctx, c, proxy, host, port)
+	out, err := begin(c)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -55,17 +66,26 @@ func (d Dialer) Dial(ctx context.Context, proxy *url.URL, host string, port uint
 }
 
 func (d Dialer) ask(ctx context.Context, c net.Conn, proxy *url.URL, host string, port uint16) (net.Conn, error) {
-	switch proxy.Scheme {
-	case "socks5", "socks5h":
+	if proxy.Scheme == "socks5" || proxy.Scheme == "socks5h" {
 		return c, socks(c, proxy.User, host, port)
-	case "https":
-		t := tls.Client(c, &tls.Config{ServerName: proxy.Hostname(), RootCAs: d.Roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
-		if err := t.HandshakeContext(ctx); err != nil {
-			return nil, fmt.Errorf("has no TLS that can be trusted: %w", err)
-		}
-		c = t
+	}
+	c, err := d.secure(ctx, c, proxy)
+	if err != nil {
+		return nil, err
 	}
 	return connect(c, proxy.User, net.JoinHostPort(host, strconv.Itoa(int(port))))
+}
+
+// secure begins TLS with a proxy that is spoken to by it.
+func (d Dialer) secure(ctx context.Context, c net.Conn, proxy *url.URL) (net.Conn, error) {
+	if proxy.Scheme != "https" {
+		return c, nil
+	}
+	t := tls.Client(c, &tls.Config{ServerName: proxy.Hostname(), RootCAs: d.Roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("has no TLS that can be trusted: %w", err)
+	}
+	return t, nil
 }
 
 // connect asks an HTTP proxy for a tunnel (RFC 9110 §9.3.6).

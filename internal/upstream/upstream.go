@@ -160,6 +160,20 @@ func (c *Chooser) For(host string, port uint16) *url.URL {
 	return p
 }
 
+// Plain returns the proxy for what speaks HTTP without TLS to host and port, if it
+// is one that takes such requests as they are; nil if there is none, or one of
+// SOCKS, which only makes connections.
+func (c *Chooser) Plain(host string, port uint16) *url.URL {
+	if c == nil {
+		return nil
+	}
+	p, err := c.choose(&url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(port)))})
+	if err != nil || p == nil || p.Scheme != "http" && p.Scheme != "https" {
+		return nil
+	}
+	return p
+}
+
 // Request is for [http.Transport.Proxy].
 func (c *Chooser) Request(r *http.Request) (*url.URL, error) {
 	if c == nil {

@@ -360,3 +360,27 @@ func TestVariablesThatCannotBeUnderstood(t *testing.T) {
 		}
 	}
 }
+
+func TestPlainRequestsHaveAProxyOfHTTPAlone(t *testing.T) {
+	for proxy, want := range map[string]string{"http://p.example:3128": "http://p.example:3128", "https://p.example": "https://p.example:443", "socks5://p.example": "", "": ""} {
+		s, err := upstream.FromEnv(func(n string) string {
+			return map[string]string{"HTTP_PROXY": proxy, "HTTPS_PROXY": "http://other.example", "NO_PROXY": "direct.example"}[n]
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, want := range map[string]string{"a.example": want, "direct.example": "", "127.0.0.1": ""} {
+			got := ""
+			if u := s.Chooser().Plain(host, 8080); u != nil {
+				got = upstream.Name(u)
+			}
+			if got != want {
+				t.Errorf("%s through %q: %q, want %q", host, proxy, got, want)
+			}
+		}
+	}
+	var none *upstream.Chooser
+	if none.Plain("a.example", 80) != nil {
+		t.Error("no settings have a proxy")
+	}
+}

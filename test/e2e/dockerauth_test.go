@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,7 +117,12 @@ func TestARegistryLoginIsUsedAndNeverShown(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", docker)
 	t.Setenv("KITBOX_UPSTREAM_CA", h.ca)
 	auth := "  - type: com.docker.sandbox/docker-auth@1\n    config: {registry: %s}\n"
-	network := "  - type: com.docker.sandbox/network-policy@1\n    config: {runtime: {allow: ['*.hub.test:443']}}\n"
+	network := "  - type: com.docker.sandbox/network-policy@1\n    config: {install: {allow: ['*.hub.test:443']}, runtime: {allow: ['*.hub.test:443']}}\n"
+	// Install hooks log in as well.
+	byHand := `auth=$(sed -n 's/.*"auth": "\(.*\)".*/\1/p' ~agent/.docker/config.json)
+curl -sS -o /dev/null --max-time 10 https://registry.hub.test/v2/
+curl -sS --max-time 10 -H "Authorization: Basic $auth" "https://auth.hub.test/token?service=registry.hub.test"`
+	hook := fmt.Sprintf("  - type: com.docker.sandbox/lifecycle@1\n    config: {install: [{command: %q}]}\n", "{\n"+byHand+"\n} > /var/installed 2>&1")
 
 	// Without a login: required refuses, optional is left out.
 	if o := kitbox(t, "create", "--name", "nologin", "-q", kit(t, fmt.Sprintf(auth, "ghcr.io"))); o.Code != 2 || !strings.Contains(o.Stderr, "docker login ghcr.io") {
@@ -132,7 +138,7 @@ func TestARegistryLoginIsUsedAndNeverShown(t *testing.T) {
 	}
 	ok(t, "build", "-q", "-t", "pushed:1", piece(t))
 	t.Cleanup(func() { kitbox(t, "image", "rm", "pushed:1") })
-	create(t, "loggedin", append(args, kit(t, network+fmt.Sprintf(auth, "registry.hub.test")+registered))...)
+	create(t, "loggedin", append(args, kit(t, network+fmt.Sprintf(auth, "registry.hub.test")+registered+hook))...)
 
 	// A real client, with the configuration that it finds: kitbox itself. It
 	// pushes and pulls a Kit, whose layers come from a CDN.
@@ -147,6 +153,9 @@ func TestARegistryLoginIsUsedAndNeverShown(t *testing.T) {
 		t.Helper()
 		o := kitbox(t, "exec", "-u", "root", "loggedin", "--", "sh", "-c", "export KITBOX_HOME=/tmp/kb; "+script)
 		return strings.TrimSpace(o.Stdout + o.Stderr)
+	}
+	if got := in("cat /var/installed"); !strings.Contains(got, "kitbox-token-") {
+		t.Errorf("an install hook that logs in: %s", got)
 	}
 	ok(t, "tag", "pushed:1", "kitbox.local/kits/pushed:1")
 	t.Cleanup(func() { kitbox(t, "image", "rm", "kitbox.local/kits/pushed:1") })
@@ -182,9 +191,29 @@ curl -sS --max-time 10 -H "Authorization: Basic $auth" https://cdn.hub.test/v2/ 
 			t.Errorf("%v shows the login", show)
 		}
 	}
+	// The next keeper knows the token service, for a client that goes there at once.
+	killKeeper(t, "loggedin")
+	asked := len(h.requests())
+	if got := in(strings.Replace(byHand, "curl -sS -o /dev/null --max-time 10 https://registry.hub.test/v2/\n", "", 1)); !strings.Contains(got, "kitbox-token-") || !strings.Contains(h.requests()[asked:], "auth.hub.test/token Basic "+login) {
+		t.Errorf("after the keeper was killed: %s", got)
+	}
 	// The network policy decides first: a name that is not allowed stays so.
 	ok(t, "policy", "deny", "--sandbox", "loggedin", "auth.hub.test")
 	if got := in("rm -rf /tmp/kb; kitbox pull registry.hub.test/team/piece:1"); strings.Contains(got, "finished") || !strings.Contains(got, "auth.hub.test") {
 		t.Errorf("a denied token service: %s", got)
+	}
+}
+
+// killKeeper ends the keeper of a sandbox as a crash does.
+func killKeeper(t *testing.T, name string) {
+	t.Helper()
+	var status struct {
+		KeeperPID int `json:"keeperPid"`
+	}
+	if err := json.Unmarshal([]byte(ok(t, "status", "--json", name)), &status); err != nil || status.KeeperPID < 2 {
+		t.Fatalf("no keeper: %+v, %v", status, err)
+	}
+	if err := syscall.Kill(status.KeeperPID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,10 +19,20 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
 )
 
-// An estate is a host with four sandboxes on it, of root or of an ordinary user.
+// A kind is whose the sandboxes of an estate are, and what makes them. It is a
+// part of marks.
+type kind string
+
+const (
+	roots    kind = "root"
+	users    kind = "user" // an ordinary user's
+	runtimes kind = "oci"  // root's, made by an OCI runtime
+)
+
+// An estate is a host with four sandboxes on it.
 type estate struct {
 	dir, home, libexec, program string
-	user                        bool
+	kind                        kind
 	out                         *outside
 	worlds                      map[place]world
 }
@@ -30,7 +40,7 @@ type estate struct {
 // An ordinary user, who exists in the mount namespace of these tests only.
 const userID, userName = 20001, "kitboxtest"
 
-func newEstate(t *testing.T, out *outside, user bool) *estate {
+func newEstate(t *testing.T, out *outside, kind kind) *estate {
 	t.Helper()
 	// Not below t.TempDir, which only root may enter.
 	dir, err := os.MkdirTemp("", "kitbox-escape-")
@@ -38,9 +48,9 @@ func newEstate(t *testing.T, out *outside, user bool) *estate {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	e := &estate{dir: dir, home: filepath.Join(dir, "home"), user: user, out: out, worlds: map[place]world{}}
+	e := &estate{dir: dir, home: filepath.Join(dir, "home"), kind: kind, out: out, worlds: map[place]world{}}
 	e.programs(t)
-	if user {
+	if kind == users {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +168,7 @@ const kit = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabili
 // command is one of kitbox, of the estate's owner.
 func (e *estate) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, e.program, args...)
-	if e.user {
+	if e.kind == users {
 		c = exec.CommandContext(ctx, "setpriv", append([]string{"--reuid", fmt.Sprint(userID), "--regid", fmt.Sprint(userID), "--clear-groups",
 			"--inh-caps=-all", "--bounding-set=-sys_resource", e.program}, args...)...)
 	}
@@ -195,6 +205,9 @@ func (e *estate) create(t *testing.T, p place, w world) {
 		ref = "strong:1"
 		args = append(args, "--allow-privileged")
 	}
+	if e.kind == runtimes {
+		args = append(args, "--driver", "oci")
+	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -214,7 +227,7 @@ func (e *estate) create(t *testing.T, p place, w world) {
 	if err != nil || json.Unmarshal([]byte(out), &status) != nil || status.KeeperPID == 0 {
 		t.Fatalf("kitbox status %s: %v\n%s", name, err, out)
 	}
-	sockets, _ := filepath.Glob(filepath.Join(e.home, "machines", "*", "guest.sock"))
+	sockets, _ := filepath.Glob(filepath.Join(e.home, "machines*", "*", "guest.sock"))
 	if len(sockets) == 0 {
 		t.Fatal("no guest has a socket")
 	}

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -297,6 +298,10 @@ func (o *outside) web(t *testing.T) {
 				http.Redirect(w, r, to, http.StatusFound)
 				return
 			}
+			if how, ok := strings.CutPrefix(r.URL.Path, "/ok/repeat/"); ok {
+				repeat(w, how, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+				return
+			}
 			if r.Method == http.MethodTrace {
 				fmt.Fprintf(w, "%v\n", r.Header)
 				return
@@ -317,6 +322,34 @@ func (o *outside) web(t *testing.T) {
 		go func() { _ = s.ServeTLS(l, "", "") }()
 	}
 	t.Cleanup(func() { s.Close() })
+}
+
+// repeat answers with what a request was given.
+func repeat(w http.ResponseWriter, how, given string) {
+	h := w.Header()
+	switch how {
+	case "hints":
+		h.Set("Link", "</"+given+">; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		h.Del("Link")
+	case "trailers":
+		h.Set("Trailer", "X-Given")
+		defer h.Set(http.TrailerPrefix+"X-More", given)
+		defer h.Set("X-Given", given)
+	case "header":
+		h.Set("X-Given", "it is "+given)
+	case "name":
+		h["X-"+given] = []string{"x"}
+	case "error":
+		http.Error(w, given, http.StatusInternalServerError)
+		return
+	case "pieces":
+		for i := range given {
+			io.WriteString(w, given[i:i+1])
+			http.NewResponseController(w).Flush()
+		}
+	}
+	io.WriteString(w, "repeated\n")
 }
 
 // authority makes a certificate for what is served, and writes who signed it.

@@ -115,7 +115,7 @@ type Config struct {
 
 	// Upstream says through which proxy of the host's network a destination
 	// is reached; see [proxy.Proxy.Upstream]. Nil: none.
-	Upstream func(host string, port uint16) (name string, dial func(context.Context) (net.Conn, error))
+	Upstream func(host string, port uint16) proxy.Way
 
 	// Service connects to a service that is none of the host's loopback.
 	// Nil: there are none.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -27,11 +28,11 @@ func TestNamesBehindAProxyAreResolvedThereAndDecidedHere(t *testing.T) {
 		mu.Unlock()
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}
-	through := func(host string, port uint16) (string, func(context.Context) (net.Conn, error)) {
+	through := func(host string, port uint16) proxy.Way {
 		if host == "inside.example" {
-			return "", nil // reached without
+			return proxy.Way{} // reached without
 		}
-		return "http://proxy.example:3128", func(ctx context.Context) (net.Conn, error) {
+		return proxy.Way{Name: "http://proxy.example:3128", Dial: func(ctx context.Context) (net.Conn, error) {
 			mu.Lock()
 			asked["proxy "+host]++
 			mu.Unlock()
@@ -40,7 +41,7 @@ func TestNamesBehindAProxyAreResolvedThereAndDecidedHere(t *testing.T) {
 			}
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", at.String())
-		}
+		}}
 	}
 	b := start(t, g, control.Config{Log: log.log, Lookup: lookup, Upstream: through,
 		Policy: policy(t, "runtime allow *.example:7", "runtime deny never.example", "runtime allow 192.0.2.5:7"),

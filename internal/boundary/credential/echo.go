@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ const shortEcho = 8
 const echoTime = 5 * time.Second
 
 // Answered implements [proxy.Observer]: what an answer repeats of the secret that
-// its request was given is masked, byte for byte, so that lengths stay. A service
+// its request was given, trailers included, is masked, byte for byte, so that lengths stay. A service
 // that repeats it in another form (compressed unasked, escaped, in pieces) still
 // gives it away.
 func (p *Presenter) Answered(phase plan.Phase, host string, port uint16, r *http.Response) {
@@ -30,14 +31,10 @@ func (p *Presenter) Answered(phase plan.Phase, host string, port uint16, r *http
 	if len(secrets) == 0 {
 		return
 	}
-	for _, values := range r.Header {
-		for i := range values {
-			values[i] = string(mask([]byte(values[i]), secrets))
-		}
-	}
+	maskFields(r.Header, secrets)
 	// An upgraded connection is no body.
 	if r.Body != nil && r.Body != http.NoBody && r.StatusCode != http.StatusSwitchingProtocols {
-		r.Body = &masked{ReadCloser: r.Body, secrets: secrets}
+		r.Body = &masked{ReadCloser: r.Body, secrets: secrets, ended: func() { maskFields(r.Trailer, secrets) }}
 	}
 }
 
@@ -68,6 +65,21 @@ func (p *Presenter) carried(ctx context.Context, phase plan.Phase, host string, 
 	return out
 }
 
+// maskFields masks the values of h, and leaves out a field whose name holds a
+// secret, in whichever case names have on their way.
+func maskFields(h http.Header, secrets [][]byte) {
+	for name, values := range h {
+		if slices.ContainsFunc(secrets, func(s []byte) bool {
+			return strings.Contains(strings.ToLower(name), strings.ToLower(string(s)))
+		}) {
+			delete(h, name)
+		}
+		for i := range values {
+			values[i] = string(mask([]byte(values[i]), secrets))
+		}
+	}
+}
+
 // mask overwrites every secret in b.
 func mask(b []byte, secrets [][]byte) []byte {
 	for _, s := range secrets {
@@ -94,6 +106,7 @@ type masked struct {
 	buf     []byte // of the body, read and masked
 	ready   int    // how much of buf can go
 	err     error  // of the body, behind buf
+	ended   func() // called once at its end, when its trailers have come
 }
 
 // chunk is how much of a body is read at a time, in bytes.
@@ -112,6 +125,8 @@ func (m *masked) Read(p []byte) (int, error) {
 		m.ready = len(m.buf)
 		if err == nil {
 			m.ready -= m.open()
+		} else if m.ended != nil {
+			m.ended()
 		}
 	}
 	if m.ready == 0 {

@@ -122,3 +122,20 @@ func BenchmarkMasked(b *testing.B) {
 		r.Body.Close()
 	}
 }
+
+func TestWhatAServiceRepeatsBesideABodyIsMasked(t *testing.T) {
+	p := presenter(t, store{"github": hidden}, github)
+	r := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"X-" + strings.ToUpper(hidden): {"x"}, "X-Other": {"y"}}, Trailer: http.Header{"X-Announced": nil},
+		Body: io.NopCloser(strings.NewReader("text")), Request: (&http.Request{Header: http.Header{"Authorization": {"Bearer " + hidden}}}).WithContext(t.Context())}
+	defer r.Body.Close()
+	p.Answered(plan.Runtime, "api.github.example", 443, r)
+	// Trailers are there when the body has ended.
+	r.Trailer["X-Announced"], r.Trailer["X-Unasked"], r.Trailer["X-"+hidden] = []string{"a " + hidden}, []string{hidden}, []string{"x"}
+	if b, err := io.ReadAll(r.Body); err != nil || string(b) != "text" {
+		t.Errorf("%q, %v", b, err)
+	}
+	stars := strings.Repeat("*", len(hidden))
+	if len(r.Header) != 1 || len(r.Trailer) != 2 || r.Trailer.Get("X-Announced") != "a "+stars || r.Trailer.Get("X-Unasked") != stars {
+		t.Errorf("header %v, trailer %v", r.Header, r.Trailer)
+	}
+}

@@ -23,7 +23,7 @@ func (p *Presenter) Answered(_ plan.Phase, host string, port uint16, r *http.Res
 	if g == nil {
 		return
 	}
-	basic := false
+	basic, known := false, true
 	for _, value := range r.Header["Www-Authenticate"] {
 		scheme, _, _ := strings.Cut(strings.TrimSpace(value), " ")
 		basic = basic || strings.EqualFold(scheme, "basic")
@@ -35,25 +35,31 @@ func (p *Presenter) Answered(_ plan.Phase, host string, port uint16, r *http.Res
 		if !ok || p.at(at.host, at.port) != nil && p.at(at.host, at.port) != g {
 			continue // another registry's host is no token service for this one
 		}
-		p.learn(g, at, path)
-		g.asked("bearer")
+		known = p.learn(g, at, path) && known
+		known = g.asked("bearer") && known
 	}
 	if basic {
-		g.asked("basic")
+		known = g.asked("basic") && known
+	}
+	if !known {
+		p.remember()
 	}
 }
 
 // asked records what g's registry asks for. Who has ever issued tokens is shown
-// the login at its token service alone.
-func (g *grant) asked(scheme string) {
+// the login at its token service alone. It reports whether that is nothing new.
+func (g *grant) asked(scheme string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.asks != "bearer" {
-		g.asks = scheme
+	if g.asks == "bearer" || g.asks == scheme {
+		return true
 	}
+	g.asks = scheme
+	return false
 }
 
-func (p *Presenter) learn(g *grant, at place, path string) {
+// learn reports whether it knew.
+func (p *Presenter) learn(g *grant, at place, path string) (known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.services[at]
@@ -65,17 +71,21 @@ func (p *Presenter) learn(g *grant, at place, path string) {
 			}
 		}
 		if n >= maxServices {
-			return
+			return true
 		}
 		s = new(service)
 		p.services[at] = s
 	}
+	known = true
 	if !slices.Contains(s.grants, g) {
 		s.grants = append(s.grants, g)
+		known = false
 	}
 	if !slices.Contains(s.paths, path) && len(s.paths) < maxServices {
 		s.paths = append(s.paths, path)
+		known = false
 	}
+	return known
 }
 
 // locate reads a realm: an https URL of a named host.

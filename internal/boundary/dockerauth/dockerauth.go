@@ -11,7 +11,9 @@ package dockerauth
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/http"
@@ -53,6 +55,9 @@ type Presenter struct {
 	source Source
 	log    func(audit.Decision)
 	grants []*grant
+
+	state   string     // file of what registries have said; empty: it is forgotten
+	writing sync.Mutex // held while that is written
 
 	mu       sync.Mutex
 	services map[place]*service // guarded by mu; token services that registries have named
@@ -99,9 +104,11 @@ type token struct {
 	made    time.Time
 }
 
-// New returns the presenter of as, which tells log of every exchange.
-func New(as []plan.DockerAuth, source Source, log func(audit.Decision)) (*Presenter, error) {
-	p := &Presenter{source: source, log: log, services: map[place]*service{}, tokens: map[string]*token{}}
+// New returns the presenter of as, which tells log of every exchange. It keeps in
+// the file state which token services registries have named, so that the next
+// presenter of the sandbox knows them; an empty one keeps nothing.
+func New(as []plan.DockerAuth, source Source, state string, log func(audit.Decision)) (*Presenter, error) {
+	p := &Presenter{source: source, log: log, state: state, services: map[place]*service{}, tokens: map[string]*token{}}
 	for _, a := range as {
 		places, err := Places(a.Registry)
 		if err != nil {
@@ -121,7 +128,7 @@ func New(as []plan.DockerAuth, source Source, log func(audit.Decision)) (*Presen
 		}
 		p.grants = append(p.grants, g)
 	}
-	return p, nil
+	return p, p.recall()
 }
 
 // Places returns where the registry with this name is spoken to, as HOST:PORT. One
@@ -188,6 +195,14 @@ func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port u
 	return []string{g.name()}, ""
 }
 
+// refreshes is how the stand-ins for g's refresh tokens begin. So one whose token
+// is forgotten still says which login it came from, and that is worth what the
+// stand-in for the login is worth, which the sandbox has anyway.
+func (g *grant) refreshes() string {
+	sum := sha256.Sum256([]byte("refresh " + g.Placeholder))
+	return "kitbox-refresh-" + hex.EncodeToString(sum[:8]) + "-"
+}
+
 // stands reports whether the payload of a Basic header holds g's stand-in.
 func (g *grant) stands(payload string) bool {
 	if len(payload) > 4096 {
@@ -239,6 +254,9 @@ func (p *Presenter) keep(t *token) string {
 		delete(p.tokens, oldest)
 	}
 	name := "kitbox-token-" + rand.Text()
+	if t.refresh {
+		name = t.of.refreshes() + rand.Text()
+	}
 	p.tokens[name] = t
 	return name
 }

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -81,9 +83,14 @@ func source(l Login, err error) Source {
 var realLogin = Login{Username: user, Password: secret.New([]byte(password))}
 
 func presenter(t *testing.T, s Source) (*Presenter, *[]audit.Decision) {
+	return presenterOf(t, s, "")
+}
+
+// presenterOf is one that remembers in state.
+func presenterOf(t *testing.T, s Source, state string) (*Presenter, *[]audit.Decision) {
 	t.Helper()
 	var log []audit.Decision
-	p, err := New([]plan.DockerAuth{{Registry: "registry.test", Placeholder: placeholder}, {Registry: "other.test:5000", Placeholder: "kitbox-login-2"}}, s,
+	p, err := New([]plan.DockerAuth{{Registry: "registry.test", Placeholder: placeholder}, {Registry: "other.test:5000", Placeholder: "kitbox-login-2"}}, s, state,
 		func(d audit.Decision) { log = append(log, d) })
 	if err != nil {
 		t.Fatal(err)
@@ -414,4 +421,63 @@ func FuzzChallenge(f *testing.F) {
 		}
 		locate(realm)
 	})
+}
+
+func TestTheNextPresenterGoesOn(t *testing.T) {
+	h := newHub(t)
+	state := filepath.Join(t.TempDir(), "registries.json")
+	login := "Basic " + b64("kitbox:"+placeholder)
+	p, _ := presenterOf(t, source(realLogin, nil), state)
+	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
+	_, body, _ := h.ask(t, p, "auth.test", "POST", "/token", "", "grant_type=password&username=kitbox&service=s&password="+placeholder)
+	var tokens struct {
+		Token   string `json:"token"`
+		Refresh string `json:"refresh_token"`
+	}
+	if err := json.Unmarshal([]byte(body), &tokens); err != nil || tokens.Refresh == "" {
+		t.Fatalf("%s, %v", body, err)
+	}
+	if b, err := os.ReadFile(state); err != nil || strings.Contains(string(b), "REAL") || strings.Contains(string(b), password) {
+		t.Errorf("the state: %s, %v", b, err)
+	}
+
+	p, _ = presenterOf(t, source(realLogin, nil), state)
+	// A client that remembers where tokens are issued asks there at once.
+	code, body, _ := h.ask(t, p, "auth.test", "GET", "/token?service=s", login, "")
+	if code != 200 || strings.Contains(body, "REAL") || !strings.Contains(h.last(), b64(user+":"+password)) {
+		t.Errorf("a known token service: %d %s; it saw %s", code, body, h.last())
+	}
+	// One that has a refresh token of before, as well.
+	code, body, _ = h.ask(t, p, "auth.test", "POST", "/token", "", "grant_type=refresh_token&service=s&scope=x&refresh_token="+tokens.Refresh)
+	if code != 200 || strings.Contains(body, "REAL") || !strings.Contains(h.last(), "grant_type=password&password="+password+"&scope=x&service=s&username="+user) {
+		t.Errorf("a refresh: %d %s; it saw %s", code, body, h.last())
+	}
+	// An access token of before is refused, with the challenge that clients log
+	// in upon.
+	code, _, hd := h.ask(t, p, "registry.test", "GET", "/v2/x/manifests/1", "Bearer "+tokens.Token, "")
+	if code != 401 || hd.Get("Www-Authenticate") == "" {
+		t.Errorf("an access token: %d %v", code, hd)
+	}
+
+	// Whose stand-in it is decides, and at which service.
+	other, err := New([]plan.DockerAuth{{Registry: "registry.test", Placeholder: "kitbox-login-9"}}, source(realLogin, nil), state, func(audit.Decision) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.ask(t, other, "auth.test", "POST", "/token", "", "grant_type=refresh_token&refresh_token="+tokens.Refresh)
+	if !strings.Contains(h.last(), tokens.Refresh) || strings.Contains(h.last(), password) {
+		t.Errorf("another sandbox's stand-in: it saw %s", h.last())
+	}
+	h.ask(t, p, "elsewhere.test", "POST", "/token", "", "grant_type=refresh_token&refresh_token="+tokens.Refresh)
+	if strings.Contains(h.last(), password) {
+		t.Errorf("another service: it saw %s", h.last())
+	}
+
+	// What is no memory is refused, and says so.
+	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(nil, nil, state, nil); err == nil || !strings.Contains(err.Error(), "delete it") {
+		t.Errorf("a broken state: %v", err)
+	}
 }

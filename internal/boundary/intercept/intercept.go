@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -62,6 +63,10 @@ type Session struct {
 	// does not allow what they lead to.
 	Dial func(ctx context.Context) (net.Conn, error)
 
+	// Forward is a proxy that requests without TLS go to, but for upgrades.
+	// Nil: they go where Dial leads.
+	Forward *Forward
+
 	// Begin judges a request. If it is allowed, cancel may be called with a
 	// reason until end is.
 	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
@@ -78,6 +83,14 @@ type Session struct {
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
 	Refuse func(protocol, method, path, why string)
+}
+
+// A Forward is an HTTP proxy of the host's network that takes requests in absolute
+// form.
+type Forward struct {
+	Name string        // for messages
+	User *url.Userinfo // its login; nil if it wants none
+	Dial func(context.Context) (net.Conn, error)
 }
 
 // Send asks the host of a session for a request, whose URL has a path and a
@@ -181,7 +194,7 @@ func (st *state) leave() {
 
 // dial connects to the host, for as long as there is a client: the transport goes
 // on with what a request that has ended began.
-func (st *state) dial(ctx context.Context) (net.Conn, error) {
+func (st *state) dial(ctx context.Context, to func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	if !st.enter() {
 		return nil, net.ErrClosed
 	}
@@ -197,7 +210,7 @@ func (st *state) dial(ctx context.Context) (net.Conn, error) {
 		case <-done:
 		}
 	}()
-	return st.Dial(ctx)
+	return to(ctx)
 }
 
 // end waits for the requests that are left.
@@ -391,7 +404,7 @@ func (s *Server) prepare(st *state, http2 bool) {
 		st.authority = fmt.Sprintf("%s:%d", host, st.Port)
 	}
 	st.transport = &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return st.dial(ctx) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return st.dial(ctx, st.Dial) },
 		TLSClientConfig:        &tls.Config{RootCAs: s.roots, ServerName: st.Host, ClientSessionCache: s.tls},
 		TLSHandshakeTimeout:    15 * time.Second,
 		ExpectContinueTimeout:  10 * time.Second,
@@ -406,6 +419,20 @@ func (s *Server) prepare(st *state, http2 bool) {
 		Protocols: new(http.Protocols),
 		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: downloadWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
+	if !st.secure && st.Forward != nil {
+		st.transport.Proxy = func(r *http.Request) (*url.URL, error) {
+			if r.Header.Get("Upgrade") != "" {
+				return nil, nil // a proxy would answer it itself
+			}
+			return &url.URL{Scheme: "http", Host: forwardAddress, User: st.Forward.User}, nil
+		}
+		st.transport.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
+			if addr == forwardAddress {
+				return st.dial(ctx, st.Forward.Dial)
+			}
+			return st.dial(ctx, st.Dial)
+		}
+	}
 	st.transport.Protocols.SetHTTP1(true)
 	st.transport.Protocols.SetHTTP2(http2)
 	st.proxy = &httputil.ReverseProxy{
@@ -415,6 +442,10 @@ func (s *Server) prepare(st *state, http2 bool) {
 		ErrorLog:     s.http.ErrorLog,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, st, err) },
 		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode == http.StatusProxyAuthRequired && !st.secure && st.Forward != nil {
+				r.Body.Close()
+				return st.Forward.unwelcome()
+			}
 			if st.Answered != nil {
 				st.Answered(r)
 			}
@@ -424,6 +455,17 @@ func (s *Server) prepare(st *state, http2 bool) {
 			return keepTrailers(r)
 		},
 	}
+}
+
+// forwardAddress stands for the proxy in a transport, which dials it by that.
+const forwardAddress = "forward.invalid:80"
+
+// unwelcome is an error that says what to do about a proxy that wants a login.
+func (f *Forward) unwelcome() error {
+	if f.User != nil {
+		return fmt.Errorf("the proxy %s does not accept the login (407)", f.Name)
+	}
+	return fmt.Errorf("the proxy %s wants a login: put it into the variable that names the proxy, http://USER:PASSWORD@…, and restart the sandbox", f.Name)
 }
 
 func (st *state) defaultPort() uint16 {

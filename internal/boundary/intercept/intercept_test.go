@@ -20,6 +20,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"runtime"
 	"slices"
 	"strings"
@@ -50,6 +52,8 @@ type bound struct {
 	amend   func(intercept.Request)
 	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
+
+	answered func(*http.Response) // set before the first connection
 }
 
 func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
@@ -124,7 +128,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.cancel = cancel
 			return egress.Verdict{Allow: true}, func() {}
 		},
-		Take: take,
+		Take: take, Answered: b.answered,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -884,4 +888,39 @@ func selfSigned(t testing.TB) (cert, key []byte) {
 		t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: kd})
+}
+
+func TestNothingPassesWhoLooksAtAnswers(t *testing.T) {
+	for _, looked := range []bool{false, true} {
+		t.Run(fmt.Sprint(looked), func(t *testing.T) {
+			seen := make(chan int, 10)
+			b := start(t, true, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Link", "<given>")
+				w.WriteHeader(http.StatusEarlyHints)
+				w.Header().Del("Link")
+				io.WriteString(w, "answer")
+			})
+			if looked {
+				b.answered = func(r *http.Response) { seen <- r.StatusCode }
+			}
+			for _, http2 := range []bool{false, true} {
+				hints := 0
+				req, err := http.NewRequest(http.MethodGet, b.url("/"), http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req = req.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error { hints++; return nil }}))
+				r, err := b.client(http2).Do(req)
+				if got := body(t, r, err); got != "answer" || r.Header.Get("Link") != "" {
+					t.Errorf("%q, %v", got, r.Header)
+				}
+				if want := map[bool]int{false: 1, true: 0}[looked]; hints != want {
+					t.Errorf("%d answers before the answer, want %d", hints, want)
+				}
+			}
+			if looked && len(seen) != 2 {
+				t.Errorf("%d answers were seen", len(seen))
+			}
+		})
+	}
 }

@@ -55,8 +55,28 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	if st.Take != nil && st.proven && st.Take(w, r, st.send) {
 		return
 	}
+	if st.Answered != nil {
+		// An answer before the answer would pass who looks at answers. Nobody
+		// needs one to be right.
+		w = final{w}
+	}
 	st.proxy.ServeHTTP(w, r)
 }
+
+// A final leaves out what a host says before its answer, but for a change of the
+// protocol.
+type final struct{ http.ResponseWriter }
+
+// WriteHeader implements [http.ResponseWriter].
+func (f final) WriteHeader(status int) {
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		return
+	}
+	f.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for [http.ResponseController].
+func (f final) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 // send asks the host of the session for r, whose URL has a path and a query.
 func (st *state) send(r *http.Request) (*http.Response, error) {

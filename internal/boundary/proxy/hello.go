@@ -17,19 +17,17 @@ var (
 	errTooLong = fmt.Errorf("ClientHello of more than %d bytes", maxHello)
 )
 
-// looksTLS reports whether b can be the beginning of a TLS record with a
-// ClientHello, and whether more bytes are needed to know.
+// looksTLS reports whether b can be the beginning of TLS, and whether more bytes
+// are needed to know. A record of any kind counts: servers pass over warnings that
+// come before a ClientHello, whose server name is looked for all the same.
 func looksTLS(b []byte) (yes, more bool) {
-	want := [6]int{0x16, 0x03, -1, -1, -1, 0x01} // handshake, version 3.x, length, client_hello
-	for i, w := range want {
-		if i == len(b) {
-			return true, true
-		}
-		if w >= 0 && int(b[i]) != w {
-			return false, false
-		}
+	switch {
+	case len(b) > 0 && (b[0] < 0x14 || b[0] > 0x18): // change_cipher_spec to heartbeat
+		return false, false
+	case len(b) < 2:
+		return true, true
 	}
-	return true, false
+	return b[1] == 0x03, false // version 3.x
 }
 
 // A recorder lets crypto/tls parse a ClientHello without consuming it: what it

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
@@ -131,28 +129,11 @@ func (p *Proxy) shows(f *flow, rules Rules) bool {
 	case All:
 		return true
 	case TLS:
-		first, ok := f.peek(patience)
-		return ok && first == 0x16
+		first := f.head(patience)
+		yes, _ := looksTLS(first)
+		return yes && len(first) > 0
 	}
 	return false
-}
-
-// peek returns the first byte of the client without taking it; false if none
-// came in time.
-func (f *flow) peek(bound time.Duration) (first byte, ok bool) {
-	raw, err := f.client.SyscallConn()
-	if err != nil {
-		return 0, false
-	}
-	_ = f.client.SetReadDeadline(time.Now().Add(bound))
-	defer func() { _ = f.client.SetReadDeadline(time.Time{}) }()
-	var b [1]byte
-	_ = raw.Read(func(fd uintptr) bool {
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		ok = n == 1
-		return err != unix.EAGAIN && err != unix.EINTR
-	})
-	return b[0], ok
 }
 
 // present gives an allowed request its proof and completes d. A phase that ends

@@ -62,9 +62,8 @@ type Proxy struct {
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
 	// Upstream says through which proxy of the host's network host and port
-	// are reached: its name, for the log, and how to connect there through
-	// it. An empty name is none. Nil: all are reached directly.
-	Upstream func(host string, port uint16) (name string, dial func(context.Context) (net.Conn, error))
+	// are reached. Nil: all are reached directly.
+	Upstream func(host string, port uint16) Way
 
 	// Service connects to a service of a policy. Nil refuses all of them.
 	Service func(ctx context.Context, s egress.Service) (net.Conn, error)
@@ -460,6 +459,10 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 		}
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "the requests there have to be looked at, and this boundary cannot look into connections"}
 	}
+	if v.Allow && p.forwards(f) && p.inspected.Load() < p.maxInspected() {
+		p.inspect(ctx, f, d)
+		return
+	}
 	f.mu.Lock()
 	f.spliced = true
 	f.mu.Unlock()
@@ -470,7 +473,7 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 		return
 	}
 
-	up, err := p.dial(ctx, f, rules, d)
+	up, err := p.dial(ctx, f, rules, d, nil)
 	if err != nil {
 		return
 	}
@@ -479,12 +482,9 @@ func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 
 // inspect has f looked into, unless that is done with too many already.
 func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
-	max := p.MaxInspected
-	if max <= 0 {
-		max = 256
-	}
+	max := p.maxInspected()
 	defer p.inspected.Add(-1)
-	if p.inspected.Add(1) > int64(max) {
+	if p.inspected.Add(1) > max {
 		d.Verdict, d.Host, d.Port = audit.Deny, "*", 0
 		d.Why = fmt.Sprintf("%d connections of the sandbox are looked into, the most that may be", max)
 		p.Log(d)
@@ -493,12 +493,20 @@ func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
 	p.Intercept(ctx, p.session(f))
 }
 
+func (p *Proxy) maxInspected() int64 {
+	if p.MaxInspected > 0 {
+		return int64(p.MaxInspected)
+	}
+	return 256
+}
+
 // dial makes another side of f, which rules allow, and logs what became of it as
-// d. After an error f may have been cut.
-func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision) (*upstream, error) {
+// d. plain, if not nil, is whom to connect to if it is reached through a proxy.
+// After an error f may have been cut.
+func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision, plain *intercept.Forward) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	up, dialled, routed, via, err := p.connect(dialCtx, rules, f.request(rules), f.named)
+	up, dialled, routed, via, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary
@@ -547,7 +555,7 @@ func (r *refusal) Error() string { return r.text }
 // connect finds the address behind an allowed request and dials it. Every
 // answer of the lookup is judged; only those that pass are dialled. A name that is
 // reached through a proxy of the host's network, via, is resolved there.
-func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool) (up net.Conn, to netip.AddrPort, routed bool, via string, err error) {
+func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool, plain *intercept.Forward) (up net.Conn, to netip.AddrPort, routed bool, via string, err error) {
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
@@ -571,7 +579,7 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 	} else if to, ok := rules.Routes.to(req.Host, req.Port); ok {
 		up, err = dial(ctx, to)
 		return up, to, true, "", err
-	} else if name, through := p.upstream(req); name != "" {
+	} else if name, through := p.upstream(req, plain); name != "" {
 		if up, err = through(ctx); err == nil {
 			to = remote(up)
 		}
@@ -613,20 +621,12 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 		}
 		return nil, to, false, "", why
 	}
-	if name, through := p.upstream(req); !named && name != "" {
+	if name, through := p.upstream(req, plain); !named && name != "" {
 		up, err = through(ctx)
 		return up, good[0], false, name, err
 	}
 	up, to, err = race(ctx, good, dial)
 	return up, to, false, "", err
-}
-
-// upstream is Upstream for req.
-func (p *Proxy) upstream(req egress.Request) (name string, dial func(context.Context) (net.Conn, error)) {
-	if p.Upstream == nil {
-		return "", nil
-	}
-	return p.Upstream(req.Host, req.Port)
 }
 
 // remote is the other end of c, if it has an address.

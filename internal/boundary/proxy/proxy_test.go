@@ -130,9 +130,13 @@ func TestLooksTLS(t *testing.T) {
 	for b, want := range map[string][2]bool{
 		"":                         {true, true},
 		"\x16":                     {true, true},
-		"\x16\x03\x01\x02\x00":     {true, true},
+		"\x16\x03":                 {true, false},
 		"\x16\x03\x01\x02\x00\x01": {true, false},
-		"\x16\x03\x03\x02\x00\x02": {false, false},
+		"\x16\x03\x03\x02\x00\x02": {true, false}, // and is refused, since it is no hello
+		"\x15\x03\x01\x00\x02\x01": {true, false}, // a warning
+		"\x14\x03\x03":             {true, false},
+		"\x13\x03\x03":             {false, false},
+		"\x19\x03\x03":             {false, false},
 		"\x16\x02":                 {false, false},
 		"GET / HTTP/1.1":           {false, false},
 		"SSH-2.0-x":                {false, false},
@@ -140,6 +144,24 @@ func TestLooksTLS(t *testing.T) {
 	} {
 		if yes, more := looksTLS([]byte(b)); yes != want[0] || more != want[1] {
 			t.Errorf("looksTLS(%q) = %v, %v", b, yes, more)
+		}
+	}
+}
+
+func TestAServerNameIsSeenBehindWarnings(t *testing.T) {
+	b := hello(t, &tls.Config{ServerName: "denied.example"})
+	warning := []byte{0x15, 3, 1, 0, 2, 1, 90}
+	r := &recorder{Conn: &script{chunks: [][]byte{slices.Concat(warning, warning, b)}}}
+	if got, err := r.serverName(); got != "denied.example" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if !bytes.Equal(r.read, slices.Concat(warning, warning, b)) {
+		t.Error("what was read is not what goes on")
+	}
+	for what, first := range map[string][]byte{"an empty record": {0x16, 3, 1, 0, 0}, "a change of the cipher": {0x14, 3, 3, 0, 1, 1}, "the end": {0x15, 3, 1, 0, 2, 1, 0}, "warnings without end": bytes.Repeat(warning, 1000)} {
+		r := &recorder{Conn: &script{chunks: [][]byte{slices.Concat(first, b)}}}
+		if got, err := r.serverName(); err == nil && got != "denied.example" {
+			t.Errorf("%s: %q", what, got)
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 func (p *Proxy) session(f *flow) *intercept.Session {
 	s := &intercept.Session{
 		Client: f.client, Host: f.host, Port: f.port,
-		Dial: func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f) },
+		Dial:    func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f, nil) },
+		Forward: p.forward(f),
 		Begin: func(ctx context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
 			return p.begin(ctx, f, r, cancel)
 		},
@@ -44,14 +45,14 @@ func kindOf(method string) audit.Kind {
 
 // dialInspected is dial under the rules of now: a session outlives those that it
 // began under.
-func (p *Proxy) dialInspected(ctx context.Context, f *flow) (net.Conn, error) {
+func (p *Proxy) dialInspected(ctx context.Context, f *flow, plain *intercept.Forward) (net.Conn, error) {
 	rules := p.Rules()
 	v := rules.Policy.Decide(f.request(rules))
 	if !v.Allow {
 		return nil, &intercept.RefusedError{Why: v.Why}
 	}
 	u, err := p.dial(ctx, f, rules, audit.Decision{Phase: rules.Phase, Kind: audit.Connect, Host: f.host, Port: f.port,
-		Protocol: "tcp", Rule: v.Rule, Source: v.Source, Why: v.Why})
+		Protocol: "tcp", Rule: v.Rule, Source: v.Source, Why: v.Why}, plain)
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):

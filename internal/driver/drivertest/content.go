@@ -257,6 +257,60 @@ var contentChecks = []check{
 		}
 		return nil
 	}},
+	{"a file is added to what the layers have, and once", func(x *trial) error {
+		etc, err := x.layer("stores", map[string]string{"etc/store": "theirs"})
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink("store", etc+"/etc/link"); err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), etc)
+		m.Files = []plan.BootFile{
+			{Path: "/etc/link", Content: "ours\n", Append: true},
+			{Path: "/etc/missing", Content: "ours\n", Append: true, Optional: true},
+			{Path: "/etc/made", Content: "ours\n", Append: true},
+		}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		const look = "cat /etc/store /etc/made; test -L /etc/link && ls /etc/missing 2>/dev/null || echo so"
+		if err := x.want(cl, look, "theirs\nours\nours\nso"); err != nil {
+			return err
+		}
+		if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+			return err
+		}
+		return x.want(cl, look, "theirs\nours\nours\nso")
+	}},
+	{"a file can be the guest's program, or a link that gives way", func(x *trial) error {
+		l, err := x.layer("there", map[string]string{"opt/there": "theirs"})
+		if err != nil {
+			return err
+		}
+		m := x.machine()
+		m.Layers = append(append([]string{}, m.Layers...), l)
+		m.Files = []plan.BootFile{
+			{Path: "/opt/p/oci-runtime", Program: true},
+			{Path: "/opt/link", Content: "/opt/p/oci-runtime", Link: true},
+			{Path: "/opt/there", Content: "/opt/p/oci-runtime", Link: true},
+		}
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		const look = "/opt/p/oci-runtime 2>&1; echo $?; readlink /opt/link; cat /opt/there; stat -c ' %u %a' /opt/p/oci-runtime"
+		const want = "kitbox: runc, crun: not found\n127\n/opt/p/oci-runtime\ntheirs 0 755"
+		if err := x.want(cl, look, want); err != nil {
+			return err
+		}
+		if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+			return err
+		}
+		return x.want(cl, look, want)
+	}},
 	{"the machine has its host name", func(x *trial) error {
 		m := x.machine()
 		m.Hostname = "some-other-name"

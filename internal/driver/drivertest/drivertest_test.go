@@ -303,6 +303,16 @@ func breakages() map[string]broken {
 				m.Files[i].Append = false
 			}
 		}},
+		"a file is added to what the layers have, and once": {alter: func(m *plan.Machine) {
+			for i := range m.Files {
+				m.Files[i].Append = false
+			}
+		}},
+		"a file can be the guest's program, or a link that gives way": {alter: func(m *plan.Machine) {
+			for i := range m.Files {
+				m.Files[i].Program = false
+			}
+		}},
 		"the machine has its host name":                       {alter: func(m *plan.Machine) { m.Hostname = "box" }},
 		"the usual devices are there and work":                {exec: before("rm /dev/stdin")},
 		"a memory limit ends what exceeds it, or is reported": {alter: func(m *plan.Machine) { m.Limits.MemoryBytes = 0 }},

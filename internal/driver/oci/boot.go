@@ -32,7 +32,8 @@ const (
 	pidFile   = "bundle/pid"
 )
 
-// boot has the runtime make and start the container. On error the caller ends what is recorded in m.Run.
+// boot has the runtime make and start the container, which the guest finishes. On
+// error the caller ends what is recorded in m.Run.
 func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	p, err := m.Plan()
 	if err != nil {
@@ -86,8 +87,8 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	c := command{runtime: runtime, m: m, stage: st}
-	if err := c.run(ctx, []*os.File{ln, told}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
-		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "2", m.ID); err != nil {
+	if err := c.run(ctx, []*os.File{ln, told, st.guest}, log, "create", "--bundle", filepath.Join(m.Path, bundleDir),
+		"--pid-file", filepath.Join(m.Path, pidFile), "--preserve-fds", "3", m.ID); err != nil {
 		return err
 	}
 	ln.Close() // so that the end of the guest shows
@@ -124,7 +125,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 // tell returns what the guest reads before it serves: the files to write, and the
 // mounts to lock. It is in memory, since nobody needs it afterwards.
 func tell(p plan.Machine) (*os.File, error) {
-	c := &inside.Config{Locked: lockable(p), Mounts: []inside.Mount{{Path: guestInside, ReadOnly: true}}}
+	c := &inside.Config{Locked: lockable(p)}
 	for _, m := range p.Mounts {
 		c.Mounts = append(c.Mounts, inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly || len(m.Covers) > 0})
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// guestInside is where the machine sees the guest's program. It is in no
-// image, and read-only.
-const guestInside = "/.kit-guest"
+// guestInside is the guest's program: the last of the descriptors that the
+// runtime passes. A file would show in the machine's list of mounts, with the path
+// that it has on the host.
+const guestInside = "/proc/self/fd/5"
 
 // specOf is the runtime's configuration for p.
 func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spec {
@@ -73,7 +74,6 @@ func mountsOf(p plan.Machine, st *stage) []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-		{Destination: guestInside, Type: "bind", Source: st.guestFile(), Options: []string{"bind", "ro", "nosuid", "nodev"}},
 	}
 	for i, m := range p.Mounts {
 		s := specs.Mount{Destination: path.Clean(m.Path)}

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -128,7 +127,6 @@ func (st *stage) close() {
 // The places of a stage.
 func (st *stage) root() string      { return filepath.Join(st.path, "root") }
 func (st *stage) bind(i int) string { return filepath.Join(st.path, "b"+strconv.Itoa(i)) }
-func (st *stage) guestFile() string { return filepath.Join(st.path, "guest") }
 
 // build mounts everything in the mount namespace of this thread.
 func (st *stage) build() error {
@@ -158,7 +156,7 @@ func (st *stage) build() error {
 		}
 		lower[len(lower)-1-i] = name
 	}
-	if err := errors.Join(attach(st.writable, filepath.Join(st.path, "rw"), false), attach(st.guest, st.guestFile(), true)); err != nil {
+	if err := attach(st.writable, filepath.Join(st.path, "rw"), false); err != nil {
 		return err
 	}
 	for i, f := range st.binds {

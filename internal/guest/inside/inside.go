@@ -73,6 +73,9 @@ type File struct {
 
 	Append   bool `json:"append,omitempty"`   // to what is there, unless it holds it already
 	Optional bool `json:"optional,omitempty"` // only if it is there
+	Program  bool `json:"program,omitempty"`  // this program, instead of Content
+	Link     bool `json:"link,omitempty"`     // a link to Content, unless something is there
+	Java     bool `json:"java,omitempty"`     // Path is a pattern of key stores
 }
 
 // maxConfig bounds a configuration, boot files included.

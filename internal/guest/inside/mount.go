@@ -3,7 +3,6 @@ package inside
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -39,15 +38,17 @@ func Build(c *Config, fds []int) error {
 		return err
 	}
 
+	program, err := Program(c.Files)
+	if err != nil {
+		return err
+	}
 	if err := root(fds[:c.Layers], fds[c.Layers], c.Volatile); err != nil {
 		return err
 	}
 	// From here on every path is the machine's own. Whatever its links say,
 	// nothing of the host can be named any more.
-	for _, f := range c.Files {
-		if err := writeFile(f); err != nil {
-			return fmt.Errorf("writing %s: %w", f.Path, err)
-		}
+	if err := WriteFiles(c.Files, program); err != nil {
+		return err
 	}
 	if err := attach(proc, "/proc"); err != nil {
 		return err
@@ -273,21 +274,25 @@ func ensureFile(p string) error {
 
 // Finish does what is left to do in a machine that somebody else built: it locks its
 // mounts and writes its files. A file that lies in a mount is left alone: that is not
-// the machine's own, and hides the file.
-func Finish(c *Config) error {
+// the machine's own, and hides the file. program is as for [WriteFiles].
+func Finish(c *Config, program *os.File) error {
 	if err := lock(c); err != nil {
 		return err
 	}
+	var own []File
 	for _, f := range c.Files {
-		hidden, err := inMount(f)
-		if err == nil && !hidden {
-			err = writeFile(f)
+		hidden := false
+		if !f.Java { // a pattern, whose stores are judged one by one
+			var err error
+			if hidden, err = inMount(f); err != nil {
+				return fmt.Errorf("writing %s: %w", f.Path, err)
+			}
 		}
-		if err != nil {
-			return fmt.Errorf("writing %s: %w", f.Path, err)
+		if !hidden {
+			own = append(own, f)
 		}
 	}
-	return nil
+	return WriteFiles(own, program)
 }
 
 // inMount reports whether writing f would change something that is mounted below the
@@ -314,71 +319,4 @@ func inMount(f File) (bool, error) {
 		}
 		p = path.Dir(p)
 	}
-}
-
-// maxAppend bounds a file that is appended to, in bytes; the largest store of
-// certificates has half a megabyte.
-const maxAppend = 16 << 20
-
-// writeFile replaces what is at f.Path, a link too: many images link
-// /etc/resolv.conf to a file of a daemon that does not run here.
-func writeFile(f File) error {
-	if f.Append || f.Optional {
-		at, err := filepath.EvalSymlinks(f.Path)
-		switch {
-		case err == nil:
-			f.Path = at
-		case f.Optional:
-			return nil // missing, or a link to nowhere
-		}
-	}
-	if f.Append {
-		st, err := os.Stat(f.Path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return err
-		case !st.Mode().IsRegular() || st.Size() > maxAppend:
-			return nil // not what it is taken for; a device could not be read to its end
-		default:
-			have, err := os.ReadFile(f.Path)
-			if err != nil {
-				return err
-			}
-			if strings.Contains(string(have), f.Content) {
-				return nil
-			}
-			if len(have) > 0 && have[len(have)-1] != '\n' {
-				have = append(have, '\n')
-			}
-			f.Content, f.Mode = string(have)+f.Content, uint32(st.Mode().Perm())
-		}
-	}
-	if err := os.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
-		return err
-	}
-	tmp := path.Join(path.Dir(f.Path), ".kitbox-boot")
-	mode := f.Mode & 0o777
-	if mode == 0 {
-		mode = 0o644
-	}
-	_ = os.Remove(tmp)
-	w, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = w.WriteString(f.Content)
-	if err == nil {
-		err = w.Chmod(os.FileMode(mode))
-	}
-	if cerr := w.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp, f.Path)
-	}
-	if err != nil {
-		os.Remove(tmp)
-	}
-	return err
 }

@@ -78,7 +78,7 @@ func (h *Handler) Plan(_ context.Context, s *handler.Scene, cs []capability.Cont
 	if err != nil {
 		return err
 	}
-	p.Files = append(p.Files, plan.File{Kit: p.DockerAuth[0].Kits[0], Path: path.Join(directory(s, p), "config.json"), Content: string(b) + "\n", Mode: 0o600, Overwrite: true})
+	p.Files = append(p.Files, plan.File{Kit: p.DockerAuth[0].Kits[0], Path: path.Join(directory(s, p), "config.json"), Content: string(b) + "\n", Mode: 0o600, Overwrite: true, Span: plan.BothPhases})
 	return nil
 }
 
