@@ -203,11 +203,6 @@ func (h Host) given(p string) (string, fs.FileInfo, error) {
 	return real, st, nil
 }
 
-// commanders are the sockets of programs that do with the rights of root what
-// whoever connects asks for.
-var commanders = []string{"/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock",
-	"/run/dbus/system_bus_socket", "/run/systemd/private", "/run/systemd/io.system.ManagedOOM", "/var/run/libvirt/libvirt-sock", "/run/snapd.socket"}
-
 // unreal are filesystems that are switches of the kernel and not files.
 var unreal = map[int64]string{unix.PROC_SUPER_MAGIC: "proc", unix.SYSFS_MAGIC: "sysfs", unix.DEVPTS_SUPER_MAGIC: "devpts", unix.CGROUP_SUPER_MAGIC: "cgroup",
 	unix.CGROUP2_SUPER_MAGIC: "cgroup2", unix.DEBUGFS_MAGIC: "debugfs", unix.TRACEFS_MAGIC: "tracefs", unix.SECURITYFS_MAGIC: "securityfs", unix.BPF_FS_MAGIC: "bpf", unix.NSFS_MAGIC: "nsfs"}
@@ -232,14 +227,12 @@ func harmless(real string, st fs.FileInfo) error {
 	if !st.IsDir() {
 		return nil
 	}
-	for _, c := range commanders {
-		at, err := filepath.EvalSymlinks(c)
-		if err != nil {
-			continue
-		}
-		if ok, err := within(at, real); err == nil && ok {
-			return fmt.Errorf("%s holds %s: whoever connects to it commands this machine; name a directory without it: %w", real, c, kiterr.ErrRefused)
-		}
+	at, err := commander(real)
+	if err != nil {
+		return err
+	}
+	if at != "" {
+		return fmt.Errorf("%s holds %s: whoever connects to it commands what listens there; name a directory without it, or delete it if nothing does: %w", real, at, kiterr.ErrRefused)
 	}
 	return nil
 }
