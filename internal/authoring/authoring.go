@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -18,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -101,13 +103,19 @@ func Find(dir string) (string, error) {
 	return "", ambiguous(dir, found)
 }
 
+// readSome reads what may be a descriptor. The directory may be one that a sandbox
+// writes to: what is a pipe there, or has no end, is not waited for.
 func readSome(dir string, e fs.DirEntry) ([]byte, error) {
 	const enough = 1 << 20
-	fi, err := e.Info()
-	if err != nil || fi.Size() > enough {
+	f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > enough {
 		return nil, fs.ErrInvalid
 	}
-	return os.ReadFile(filepath.Join(dir, e.Name()))
+	return io.ReadAll(io.LimitReader(f, enough))
 }
 
 // IsComment reports whether data is a recipe whose head holds a descriptor
