@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,41 @@ func TestQuietLifeCommandsPrintNothing(t *testing.T) {
 		var f fake
 		if status, out, errs := f.command(command, "-q", "t"); status != 0 || out != "" || errs != "" || len(f.did) != 1 {
 			t.Errorf("%s -q: status %d, %q, %q, did %v", command, status, out, errs, f.did)
+		}
+	}
+}
+
+func TestAKitWithoutItsOptionIsPointedOut(t *testing.T) {
+	top := t.TempDir()
+	t.Chdir(top)
+	for _, name := range []string{"hello", "tool", "mine"} {
+		if err := os.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if name != "mine" {
+			if err := os.WriteFile(filepath.Join(name, "kit.yaml"), []byte("schemaVersion: \"3\"\nkind: mixin\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const hint = "kitbox: did you mean --kit ./tool? it is the workspace now\n"
+	for args, want := range map[string]bool{
+		"create ./hello ./tool":              true,
+		"run ./hello ./tool -- x":            true,
+		"plan ./hello ./tool":                true,
+		"create -q ./hello ./tool":           false,
+		"create ./hello ./mine":              false,
+		"create ./hello":                     false,
+		"create ./tool ./tool":               false,
+		"create ./hello --kit ./tool ./tool": false,
+	} {
+		var f fake
+		status, _, errs := f.command(strings.Fields(args)...)
+		if status != 0 || strings.Contains(errs, hint) != want || strings.Contains(errs, "did you mean") != want {
+			t.Errorf("%s: status %d, %s", args, status, errs)
+		}
+		if want && f.options.Workspace == "" {
+			t.Errorf("%s: the workspace was taken away", args)
 		}
 	}
 }

@@ -5,13 +5,16 @@ package creation
 import (
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/lockfile"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -195,6 +198,32 @@ func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.Creat
 			}
 			return o, err
 		}
+		if !m.Quiet {
+			hintAtKit(cmd, o, workspace)
+		}
 	}
 	return o, nil
+}
+
+// hintAtKit says on stderr that the workspace, spelled as the user did, holds a Kit:
+// --kit before it is easily forgotten. One that is a Kit of the sandbox as well is meant.
+func hintAtKit(cmd *cobra.Command, o sandbox.CreateOptions, spelled string) {
+	const kitsHave = 64 // a directory of more is somebody's project and takes long to read
+	d, err := os.Open(o.Workspace)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	if names, err := d.Readdirnames(kitsHave + 1); err != nil || len(names) > kitsHave {
+		return
+	}
+	if _, err := authoring.Find(o.Workspace); err != nil {
+		return
+	}
+	for _, kit := range o.Kits {
+		if dir, err := directory(kit); err == nil && dir == o.Workspace {
+			return
+		}
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "kitbox: did you mean --kit %s? it is the workspace now\n", output.Printable(spelled))
 }
