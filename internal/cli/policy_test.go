@@ -97,3 +97,39 @@ func TestTheFloorIsPassedOnAndItsRefusalHasAStatusOfItsOwn(t *testing.T) {
 		t.Errorf("options %+v", f.options)
 	}
 }
+
+func TestRulesForTheSandboxItselfAreWarnedOf(t *testing.T) {
+	for pattern, want := range map[string]bool{
+		"localhost": true, "LOCALHOST:8080": true, "localhost.": true, "api.localhost": true, "127.0.0.1": true, "127.0.0.1:80": true, "127.0.0.0/8": true,
+		"::1": true, "[::1]:80": true, "::ffff:127.0.0.1": true,
+		"localhost.example": false, "192.0.2.1": false, "192.0.2.0/24": false, "**": false,
+	} {
+		var f fake
+		status, out, errs := f.command("policy", "allow", pattern)
+		if status != 0 || out != "" || len(f.change.Add) != 1 || want != (strings.Contains(errs, "host-port@1") && strings.Contains(errs, "--route")) || !want && errs != "" {
+			t.Errorf("%s: status %d, %q", pattern, status, errs)
+		}
+	}
+	var f fake
+	if _, _, errs := f.command("policy", "deny", "localhost"); errs != "" {
+		t.Errorf("a denial is warned of: %s", errs)
+	}
+}
+
+func TestAPathInAPatternHasAnOptionOfItsOwn(t *testing.T) {
+	for _, pattern := range []string{"api.example.com/v1", "api.example.com:443/v1", "a.example/"} {
+		for _, verb := range []string{"allow", "deny"} {
+			var f fake
+			status, _, errs := f.command("policy", verb, pattern)
+			if status != kiterr.StatusFailed || !strings.Contains(errs, "write the host alone; paths go with --path") || len(f.did) > 0 {
+				t.Errorf("%s %s: status %d, %q, did %v", verb, pattern, status, errs, f.did)
+			}
+		}
+	}
+	for _, pattern := range []string{"192.0.2.0/24", "2001:db8::/32", "[2001:db8::/32]:443"} {
+		var f fake
+		if status, _, errs := f.command("policy", "allow", pattern); status != 0 {
+			t.Errorf("%s: status %d, %q", pattern, status, errs)
+		}
+	}
+}

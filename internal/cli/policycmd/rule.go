@@ -3,6 +3,7 @@ package policycmd
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -85,6 +87,9 @@ func policyAdd(e *world.Env, name string, allow bool, phase, short, long, exampl
 			}
 			var c sandbox.RuleChange
 			for _, pattern := range args {
+				if hasPath(pattern) {
+					return argument.Mistake(cmd, "%q holds a path: write the host alone; paths go with --path, beside --method", pattern)
+				}
 				if why := hostpattern.Fault(pattern); why != "" {
 					return argument.Mistake(cmd, "%q %s", pattern, why)
 				}
@@ -92,7 +97,15 @@ func policyAdd(e *world.Env, name string, allow bool, phase, short, long, exampl
 					c.Add = append(c.Add, sandbox.NetworkGrant{Phase: phase, Pattern: pattern, Allow: allow, Methods: methods, Paths: paths})
 				}
 			}
-			return mistaken(cmd, o.ChangeRules(cmd.Context(), r.sandbox, c))
+			if err := o.ChangeRules(cmd.Context(), r.sandbox, c); err != nil {
+				return mistaken(cmd, err)
+			}
+			for _, pattern := range args {
+				if allow && isLoopback(pattern) {
+					fmt.Fprintf(e.Stderr, "kitbox: %s is the sandbox itself to what runs inside, and not this machine; a port of this machine is asked for by Kits with host-port@1, or is where --route NAME=127.0.0.1:PORT leads an allowed name\n", output.Printable(pattern))
+				}
+			}
+			return nil
 		},
 	}
 	r.flags(cmd, phase, "when the rule holds: install, runtime or both")
@@ -134,6 +147,27 @@ nothing allows any more are cut before the command returns.`,
 	}
 	r.flags(cmd, "both", "only rules of this phase: install, runtime or both")
 	return cmd
+}
+
+// hasPath reports whether pattern is a host with a path, and not a range of addresses.
+func hasPath(pattern string) bool {
+	host, _, slash := strings.Cut(pattern, "/")
+	if !slash || strings.Contains(pattern, "://") {
+		return false
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil
+}
+
+// isLoopback reports whether what pattern matches is the machine that asks for it.
+func isLoopback(pattern string) bool {
+	host := strings.ToLower(strings.Trim(hostpattern.WithoutPort(pattern), "[]"))
+	if name := strings.TrimSuffix(host, "."); name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	host, _, _ = strings.Cut(host, "/")
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
 }
 
 // mistaken makes of the refusal of a rule that stands in the arguments what it is
