@@ -16,6 +16,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
+	"github.com/kitbox-dev/kitbox/internal/driver/userns"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -28,7 +29,7 @@ type doctor struct{ libexec []string }
 // Examine implements [sandbox.Doctor].
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	fs := []sandbox.Finding{
-		kernel(), userNamespaces(ctx, startInNamespaces), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
+		kernel(), userNamespaces(ctx, startInNamespaces), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(os.Geteuid() == 0 && userns.Initial(), loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
 		d.program("kit-engine", true, "is the whole of kitbox, and keeps each sandbox"),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
@@ -124,8 +125,15 @@ func cgroups(root string) sandbox.Finding {
 
 // sizes are not required: without them the size of a volume is advice, which the
 // plan says, and a limit of the disk is refused.
-func sizes(unusable func() error) sandbox.Finding {
-	f := sandbox.Finding{Name: "volume sizes", Remedy: "without this a volume's size is advice and --disk is refused: as root, apt-get install e2fsprogs and modprobe loop"}
+//
+// Only the system's root can have them: nothing that is installed helps another user.
+func sizes(root bool, unusable func() error) sandbox.Finding {
+	f := sandbox.Finding{Name: "volume sizes", Remedy: "without this a volume's size is advice and --disk is refused: "}
+	if root {
+		f.Remedy += "apt-get install e2fsprogs and modprobe loop"
+	} else {
+		f.Remedy += "they hold for sandboxes that the system's root makes, and for no others"
+	}
 	if err := unusable(); err != nil {
 		f.Detail = strings.TrimSuffix(err.Error(), ": "+kiterr.ErrUnsupported.Error())
 		return f

@@ -153,8 +153,9 @@ func TestEveryCheckCanFail(t *testing.T) {
 		{overlay("/no/such"), false, "no such file", "modprobe"},
 		{cgroups("/no/such"), false, "no such file", "limits"},
 		{cgroups(t.TempDir()), false, "not writable", "limits"},
-		{sizes(func() error { return broken }), false, "it broke", "e2fsprogs"},
-		{sizes(func() error { return nil }), true, "can be made", ""},
+		{sizes(true, func() error { return broken }), false, "it broke", "e2fsprogs"},
+		{sizes(false, func() error { return broken }), false, "it broke", "that the system's root makes"},
+		{sizes(true, func() error { return nil }), true, "can be made", ""},
 		{boundaryWorks(ctx, true, failing(broken)), false, "it broke", "nft_tproxy"},
 		{boundaryWorks(ctx, true, failing(nil)), true, "taken down", ""},
 		{boundaryWorks(ctx, false, failing(broken)), true, "tried when", ""},
@@ -190,6 +191,9 @@ func TestEveryCheckCanFail(t *testing.T) {
 		if !c.f.OK {
 			found[c.f.Name] = true
 		}
+	}
+	if f := sizes(false, func() error { return broken }); strings.Contains(f.Remedy, "apt-get") {
+		t.Errorf("an ordinary user is told to install what does not help: %s", f.Remedy)
 	}
 	for _, f := range (doctor{}).Examine(ctx) {
 		if !found[f.Name] {
