@@ -31,7 +31,8 @@ func (lookup Lookup) surfaces() *cobra.Command {
 		Use:   "surface FILE|DIR|REF",
 		Short: "Show what a Kit asks of its host",
 		Long: `Shows the permission surface of a Kit: all that it asks of its host, as sorted
-lists. With --json, it is in the canonical encoding that its digest is taken of.
+lists, and the digest of that surface, which is not the Kit's. With --json, it is in
+the canonical encoding that its digest is taken of.
 
 ` + surfaceForms,
 		Example: `  kitbox kit surface ./my-kit
@@ -253,7 +254,7 @@ func writeSurface(w io.Writer, s surface.Surface) {
 	for _, l := range inWords(values) {
 		fmt.Fprintln(w, output.Printable(l))
 	}
-	fmt.Fprintln(w, "digest", s.Digest())
+	fmt.Fprintln(w, "surface digest", s.Digest())
 }
 
 func writeChanges(w io.Writer, c surface.Changes, asJSON bool) error {
