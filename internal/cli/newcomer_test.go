@@ -223,3 +223,15 @@ func TestAKitWithoutItsOptionIsPointedOut(t *testing.T) {
 		}
 	}
 }
+
+func TestTheVersionIsPrintedOnEitherRequest(t *testing.T) {
+	var f fake
+	_, want, _ := f.command("version")
+	status, out, errs := f.command("--version")
+	if status != 0 || out != want || out != "kitbox 1.2.3\n" || errs != "" {
+		t.Errorf("status %d, %q, %q; want %q", status, out, errs, want)
+	}
+	if status, out, _ := f.command("exec", "t", "--version"); status == 0 && out == want {
+		t.Error("--version is an option of all commands")
+	}
+}

@@ -82,6 +82,8 @@ func (m *Options) Flags(cmd *cobra.Command) {
 	option.Repeated(cmd, &m.mounts, "mount", "v", "give another file or directory of this machine, `SRC:DST[:ro]` (repeatable)")
 	f.BoolVar(&m.plainGit, "unprotected-git", false, "let the sandbox write .git/hooks and .git/config, which your own git runs")
 	f.StringVar(&m.driver, "driver", "", "what builds the machine, `NAME`: namespace (default), or oci (crun or runc)")
+	option.Values(cmd, "driver", "namespace", "oci")
+	option.Values(cmd, "workspace-mode", sandbox.WorkspaceHost, sandbox.WorkspaceCloned, sandbox.WorkspaceInternal, sandbox.WorkspaceNone)
 	f.BoolVarP(&m.Quiet, "quiet", "q", false, "no progress and no summary on stderr")
 }
 

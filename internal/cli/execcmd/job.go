@@ -2,6 +2,7 @@ package execcmd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ callers and is not kept.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: jobNames(e),
+		ValidArgsFunction: jobNames(e, false),
 		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, rest []string) error {
 			if len(rest) == 1 {
 				d, err := sandbox.Detach(sb)
@@ -167,7 +168,7 @@ func stopJob(e *world.Env) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: jobNames(e),
+		ValidArgsFunction: jobNames(e, true),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := detacher(e, cmd, args[0])
 			if err != nil {
@@ -192,8 +193,9 @@ func detacher(e *world.Env, cmd *cobra.Command, name string) (sandbox.Detacher, 
 	return sandbox.Detach(sb)
 }
 
-// jobNames completes the name of a sandbox and then the ids of its jobs.
-func jobNames(e *world.Env) cobra.CompletionFunc {
+// jobNames completes the name of a sandbox and then the ids of its jobs, of those
+// that run or of all; none twice.
+func jobNames(e *world.Env, running bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return e.Names(cmd, args, typed)
@@ -208,7 +210,9 @@ func jobNames(e *world.Env) cobra.CompletionFunc {
 		}
 		var ids []string
 		for _, j := range jobs {
-			ids = append(ids, j.ID)
+			if (j.Running || !running) && !slices.Contains(args[1:], j.ID) {
+				ids = append(ids, j.ID)
+			}
 		}
 		return ids, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -4,6 +4,7 @@ package imagecmd
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -113,7 +114,8 @@ func imageRemove(e *world.Env) *cobra.Command {
 		Short: "Take names out of the store",
 		Long: `Takes names out of the store. What they stood for stays until 'kitbox image
 prune'; sandboxes that exist keep what they need in any case.`,
-		Args: argument.AtLeastOne("NAME"),
+		Args:              argument.AtLeastOne("NAME"),
+		ValidArgsFunction: imageNames(e),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
@@ -126,6 +128,23 @@ prune'; sandboxes that exist keep what they need in any case.`,
 			}
 			return nil
 		},
+	}
+}
+
+// imageNames completes names of images in the store, none twice.
+func imageNames(e *world.Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		images, err := e.Images.Images(cmd.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, im := range images {
+			if im.Ref != "" && !slices.Contains(args, im.Ref) {
+				names = append(names, im.Ref)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

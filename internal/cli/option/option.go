@@ -27,6 +27,14 @@ func BuildNetworkVar(cmd *cobra.Command, v *string) {
 // PullVar adds --pull with a preset.
 func PullVar(cmd *cobra.Command, v *string, preset string) {
 	cmd.Flags().StringVar(v, "pull", preset, "`WHEN` registries are asked: always, missing or never")
+	Values(cmd, "pull", "always", "missing", "never")
+}
+
+// Values has completion offer values for the option name of cmd, which has it.
+func Values(cmd *cobra.Command, name string, values ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // a slip of the program's: there is no such option, or it has values already
+	}
 }
 
 // Pull judges the value of --pull.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -198,6 +199,7 @@ that is given it. What was sent before, the service has: withdraw the secret the
 if that matters.`,
 		Example: `  kitbox secret rm github
   kitbox secret rm --sandbox t github openai`,
+		ValidArgsFunction: who.services(e),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if who.registry != "" {
 				return argument.None(cmd, args)
@@ -224,6 +226,36 @@ if that matters.`,
 	who.flags(cmd)
 	who.registries(cmd)
 	return cmd
+}
+
+// services completes the service of a secret that is kept for whom the options say.
+func (w *whose) services(e *world.Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if w.registry != "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		k, err := sandbox.SecretsOf(e.Runtime)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		// One that cannot be read keeps none of the others from being offered.
+		secrets, _ := k.Secrets(cmd.Context())
+		scope, of := "global", ""
+		switch {
+		case w.sandbox != "":
+			scope, of = "sandbox", w.sandbox
+		case w.kit != "":
+			scope, of = "kit", w.kit
+		}
+		var offered []string
+		for _, s := range secrets {
+			if s.Scope == scope && (of == "" || scope == "kit" || s.For == of) && !slices.Contains(args, s.Service) {
+				offered = append(offered, s.Service)
+			}
+		}
+		slices.Sort(offered)
+		return slices.Compact(offered), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 func secretImport(e *world.Env) *cobra.Command {

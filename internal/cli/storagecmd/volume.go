@@ -88,7 +88,7 @@ func volumeInspect(e *world.Env) *cobra.Command {
 		Short:             "Print what is recorded of a volume, as JSON",
 		Example:           `  kitbox volume inspect t /data`,
 		Args:              argument.Two("NAME", "PATH"),
-		ValidArgsFunction: e.Names,
+		ValidArgsFunction: volumeNames(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
@@ -122,7 +122,7 @@ says that there was nothing.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: e.Names,
+		ValidArgsFunction: volumeNames(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := sandbox.VolumesOf(e.Runtime)
 			if err != nil {
@@ -149,5 +149,37 @@ says that there was nothing.`,
 			}
 			return nil
 		},
+	}
+}
+
+// volumeNames completes a name under which volumes are kept, whether there is a
+// sandbox of that name or not, and then the path of one of them.
+func volumeNames(e *world.Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 1 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		k, err := sandbox.VolumesOf(e.Runtime)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		name := ""
+		if len(args) == 1 {
+			name = args[0]
+		}
+		volumes, err := k.Volumes(cmd.Context(), name)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var offered []string
+		for _, v := range volumes {
+			if name == "" {
+				offered = append(offered, v.Sandbox)
+			} else {
+				offered = append(offered, v.Path)
+			}
+		}
+		slices.Sort(offered)
+		return slices.Compact(offered), cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/output"
@@ -39,6 +40,9 @@ type Command struct {
 // whole is whether they are all that there are: then there is completion, too.
 func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 	root := New(e, list, whole)
+	if len(e.Args) > 0 && strings.HasPrefix(e.Args[0], cobra.ShellCompRequestCmd) {
+		describe(root)
+	}
 	root.SetArgs(e.Args)
 	root.SetIn(e.Stdin)
 	help := &firstError{w: e.Stdout} // cobra looks at none
@@ -119,6 +123,9 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		&cobra.Group{ID: GroupAuthor, Title: "Writing Kits:"},
 		&cobra.Group{ID: GroupImages, Title: "Images and this machine:"},
 	)
+	root.Version = e.Version
+	root.SetVersionTemplate("kitbox {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version, as the command version does")
 	root.CompletionOptions.DisableDefaultCmd = !whole
 	root.SetHelpCommandGroupID(GroupImages)
 	root.SetCompletionCommandGroupID(GroupImages)
@@ -131,6 +138,20 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	root.SetUsageTemplate(usageTemplate)
 	dress(root)
 	return root
+}
+
+// describe makes the usages of the options of a tree what completion shows beside
+// them, which is one line without marks. Help needs them as they are.
+func describe(cmd *cobra.Command) {
+	plain := func(f *pflag.Flag) {
+		_, f.Usage = pflag.UnquoteUsage(f)
+		f.Usage = strings.ReplaceAll(f.Usage, "\n", " ")
+	}
+	cmd.Flags().VisitAll(plain)
+	cmd.PersistentFlags().VisitAll(plain)
+	for _, c := range cmd.Commands() {
+		describe(c)
+	}
 }
 
 // statusNote marks the commands whose help lists exit statuses.
