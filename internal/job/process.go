@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -108,8 +109,8 @@ func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err err
 
 // Main is the whole life of a job's process. run runs the command, calls started
 // once it runs, and writes its output to out. args are the process's arguments
-// with the name.
-func Main(args []string, run func(ctx context.Context, s Spec, out io.Writer, started func()) (*sandbox.Result, error)) (exitCode int) {
+// with the name; kept are the descriptors that it needs besides those of [Spawn].
+func Main(args []string, kept []int, run func(ctx context.Context, s Spec, out io.Writer, started func()) (*sandbox.Result, error)) (exitCode int) {
 	if len(args) != 3 || !filepath.IsAbs(args[1]) || !validID(args[2]) {
 		return 1
 	}
@@ -117,6 +118,9 @@ func Main(args []string, run func(ctx context.Context, s Spec, out io.Writer, st
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	if err := child.CloseInherited(wordFD+1, kept...); err != nil {
+		return 1
+	}
 	_ = unix.CloseRange(wordFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	tell := os.NewFile(wordFD, "word")
 	told := func(w word) {
