@@ -41,10 +41,11 @@ type word struct {
 	OK         bool   `json:"ok"`
 	Error      string `json:"error,omitzero"`
 	CannotExec bool   `json:"cannotExec,omitzero"`
+	Lost       bool   `json:"lost,omitzero"` // it may have begun
 }
 
 // Spawn starts a job and returns its id once its command runs. The command has
-// not run when there is an error. env is the whole environment of its process.
+// not run when there is an error, unless that is [kiterr.ErrLost]. env is the whole environment of its process.
 func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err error) {
 	d.forget()
 	if id, err = d.newID(); err != nil {
@@ -102,6 +103,9 @@ func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err err
 		if w.CannotExec {
 			return "", fmt.Errorf("%s: %w", w.Error, kiterr.ErrCannotExec)
 		}
+		if w.Lost {
+			return "", fmt.Errorf("%s: %w", w.Error, kiterr.ErrLost)
+		}
 		return "", errors.New(w.Error)
 	}
 	return id, p.Release()
@@ -158,7 +162,7 @@ func Main(args []string, kept []int, run func(ctx context.Context, s Spec, out i
 		if err == nil {
 			err = errors.New("the command was not begun")
 		}
-		told(word{Error: err.Error(), CannotExec: errors.Is(err, kiterr.ErrCannotExec)})
+		told(word{Error: err.Error(), CannotExec: errors.Is(err, kiterr.ErrCannotExec), Lost: errors.Is(err, kiterr.ErrLost)})
 		return 1
 	}
 	r.Ended = time.Now()
