@@ -167,7 +167,7 @@ func (s *Store) readPassing() (idRanges, []byte, error) {
 		return none, nil, durable.Explain(path, err)
 	}
 	var r idRanges
-	if json.Unmarshal(data, &r) != nil || r.Boot != none.Boot {
+	if torn := json.Unmarshal(data, &r) != nil; torn || r.Boot != none.Boot {
 		return none, data, nil
 	}
 	if r.Version != Version {

@@ -451,7 +451,7 @@ func TestARecordOfVolatileIDRangesThatCannotBeReadGivesNothingAway(t *testing.T)
 	}
 	for name, spoil := range map[string]func() error{
 		"of a newer kitbox": func() error { return os.WriteFile(passing, []byte(newer), 0o600) },
-		"unreadable":        func() error { return errors.Join(os.Remove(passing), os.Mkdir(passing, 0o700)) },
+		"unreadable":        func() error { return errors.Join(os.RemoveAll(passing), os.Mkdir(passing, 0o700)) },
 	} {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
