@@ -53,7 +53,7 @@ type bound struct {
 	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
 
-	answered func(*http.Response) // set before the first connection
+	answered func(*http.Response) // of sessions that begin from now on
 }
 
 func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
@@ -901,7 +901,9 @@ func TestNothingPassesWhoLooksAtAnswers(t *testing.T) {
 				io.WriteString(w, "answer")
 			})
 			if looked {
+				b.mu.Lock()
 				b.answered = func(r *http.Response) { seen <- r.StatusCode }
+				b.mu.Unlock()
 			}
 			for _, http2 := range []bool{false, true} {
 				hints := 0
