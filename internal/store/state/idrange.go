@@ -167,7 +167,10 @@ func (s *Store) readPassing() (idRanges, []byte, error) {
 		return none, nil, durable.Explain(path, err)
 	}
 	var r idRanges
-	if torn := json.Unmarshal(data, &r) != nil; torn || r.Boot != none.Boot {
+	if json.Unmarshal(data, &r) != nil {
+		r = idRanges{} // torn
+	}
+	if r.Boot != none.Boot {
 		return none, data, nil
 	}
 	if r.Version != Version {
