@@ -312,7 +312,7 @@ func TestWhatIsGivenReadOnlyIsNotWritten(t *testing.T) {
 
 func TestWhatMustNotBeGivenIsRefused(t *testing.T) {
 	dir := write(t, map[string]string{"f": ""})
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := filepath.Join(t.TempDir(), "docker.sock")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +325,7 @@ func TestWhatMustNotBeGivenIsRefused(t *testing.T) {
 		{home + ":/x", "kitbox keeps its sandboxes"},
 		{filepath.Dir(home) + ":/x:ro", "kitbox keeps its sandboxes"},
 		{filepath.Join(home, "images") + ":/x", "kitbox keeps its sandboxes"},
-		{sock + ":/x", "socket"},
+		{sock + ":/x", "is a socket"}, {filepath.Dir(sock) + ":/x:ro", "holds " + sock},
 		{"/proc:/x", "not files"}, {"/sys/fs:/x:ro", "not files"}, {"/dev:/x", "not files"}, {"/dev/null:/x", "neither"},
 		{dir + ":/etc", "own system"}, {dir + ":/proc/x", "runtime"}, {dir + ":/dev/shm/x", "runtime"}, {dir + ":/", "own system"}, {dir + ":/usr/../bin", "own system"},
 		{dir + ":/data", "taken"}, {dir + ":/work", "taken"},
