@@ -79,8 +79,8 @@ frontend-image: ## Make the image of "# syntax=" lines in bin/frontend/images; P
 
 install: build ## Install the programs under PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/kitbox
-	install -m 0755 $(BIN)/kitbox $(BIN)/kit-tck $(DESTDIR)$(PREFIX)/bin/
-	install -m 0755 $(BIN)/kit-engine $(BIN)/kit-guest $(BIN)/kit-builder $(DESTDIR)$(PREFIX)/libexec/kitbox/
+	install -m 0755 $(BIN)/kitbox $(BIN)/kit-tck $(BIN)/kit-builder $(DESTDIR)$(PREFIX)/bin/
+	install -m 0755 $(BIN)/kit-engine $(BIN)/kit-guest $(DESTDIR)$(PREFIX)/libexec/kitbox/
 
 clean: ## Remove what was built
 	rm -rf $(BIN)

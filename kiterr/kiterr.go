@@ -40,8 +40,9 @@ var (
 	// all, as opposed to having been started and having failed.
 	ErrCannotExec = errors.New("cannot execute")
 
-	// ErrLost means a command inside a sandbox had been started and nobody saw
-	// how it ended: the sandbox ended first, or its output could not be written.
+	// ErrLost means a command inside a sandbox had been started, or may have been,
+	// and nobody saw how it ended: the sandbox ended first, or its output could not
+	// be written.
 	ErrLost = errors.New("lost")
 
 	// ErrUnavailable means this machine lacks something kitbox needs (user

@@ -64,7 +64,7 @@ func Main(args []string) int {
 	}
 	if len(args) > 0 && args[0] == job.ProcessName {
 		e, err := newEngine()
-		return job.Main(args, func(ctx context.Context, s job.Spec, out io.Writer, started func()) (*sandbox.Result, error) {
+		return job.Main(args, []int{rootless.LifeFD()}, func(ctx context.Context, s job.Spec, out io.Writer, started func()) (*sandbox.Result, error) {
 			if err != nil {
 				return nil, err
 			}

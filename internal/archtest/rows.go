@@ -150,7 +150,7 @@ var Rows = []Row{
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
 		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/durable", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},
-	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/store/durable"}},
+	{Pkg: "internal/job", Why: "a job holds a command and knows no plan", Only: []string{"kiterr", "sandbox", "internal/child", "internal/store/durable"}},
 	{Pkg: "internal/keeper/link", Why: "commands and keepers share what is said between them, and no more", Only: []string{"kiterr", "sandbox", "internal/publish", "internal/child"}},
 	{Pkg: "internal/attend", Why: "what a keeper does at once needs neither Kits nor drivers",
 		Only: []string{"kiterr", "sandbox", "internal/account", "internal/guest/client", "internal/guest/protocol", "internal/keeper/link", "internal/plan", "internal/store/state"}},

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -243,6 +244,8 @@ func serveEnv(env []string) []string {
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
 		switch strings.ToUpper(name) {
+		case rootless.LifeVariable: // its descriptor is inherited, and needed for as long
+			keep = append(keep, e)
 		case "PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR":
 			keep = append(keep, e)
 		}

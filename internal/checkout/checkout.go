@@ -92,6 +92,7 @@ func (c Cache) Get(ctx context.Context, s Source, ask Ask) (Tree, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return Tree{}, fmt.Errorf("%s: git is not installed here: %w", s, kiterr.ErrUnavailable)
 	}
+	sweep(c.Dir, c.Limits.orDefault().Time+sweepMargin)
 	fresh, err := os.MkdirTemp(dir, durable.TempPrefix)
 	if err != nil {
 		return Tree{}, durable.Explain(dir, err)
@@ -123,6 +124,23 @@ func (c Cache) Get(ctx context.Context, s Source, ask Ask) (Tree, error) {
 		return Tree{}, durable.Explain(final, err)
 	}
 	return open(final, at.Commit)
+}
+
+// sweepMargin is how much longer than an exchange may take what it left stays.
+const sweepMargin = time.Minute
+
+// sweep removes what killed processes left of exchanges that began longer ago than age:
+// half a repository, and with it the login that was presented.
+func sweep(cache string, age time.Duration) {
+	left, err := filepath.Glob(filepath.Join(cache, "*", durable.TempPrefix+"*"))
+	if err != nil {
+		return // the cache's own name is a pattern
+	}
+	for _, p := range left {
+		if st, err := os.Lstat(p); err == nil && st.IsDir() && time.Since(st.ModTime()) > age {
+			_ = durable.RemoveTree(p) // or the next one does
+		}
+	}
 }
 
 // open finds a tree in the cache and marks it as used.

@@ -84,6 +84,9 @@ func (g git) command(ctx context.Context, dir string, args ...string) *exec.Cmd 
 // gets the user's, once.
 func (g git) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	out, said, err := g.try(ctx, dir, args)
+	if len(g.helper()) > 0 {
+		said = g.withoutLogin(said) // what a server says may have it
+	}
 	if err == nil || ctx.Err() != nil || !wantsLogin(said) {
 		return out, g.explained(ctx, err, said)
 	}
@@ -100,7 +103,7 @@ func (g git) run(ctx context.Context, dir string, args ...string) ([]byte, error
 	if out, said, err = g.try(ctx, dir, args); err != nil && ctx.Err() == nil && wantsLogin(said) {
 		return nil, g.denied(nil)
 	}
-	return out, g.explained(ctx, err, strings.ReplaceAll(said, l.password, "REDACTED"))
+	return out, g.explained(ctx, err, g.withoutLogin(said))
 }
 
 // try runs git once.

@@ -3,6 +3,7 @@ package checkout
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -199,6 +200,31 @@ func (g git) present(l login) error {
 }
 
 func (g git) loginFile() string { return filepath.Join(g.dir, "login") }
+
+// withoutLogin returns text without the login that is presented: a server that was given
+// it can say it again, to be printed and logged here. Text about a login that cannot be
+// read is none.
+func (g git) withoutLogin(text string) string {
+	b, err := os.ReadFile(g.loginFile())
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		// Git writes it anew, and then it is no URL of Go's.
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), "://")
+		user, quoted, ok := strings.Cut(rest[:max(strings.LastIndexByte(rest, '@'), 0)], ":")
+		password, perr := url.PathUnescape(quoted)
+		user, uerr := url.PathUnescape(user)
+		if !ok || perr != nil || uerr != nil || password == "" {
+			return ""
+		}
+		basic := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+		for _, form := range []string{basic, quoted, url.QueryEscape(password), url.PathEscape(password), password} {
+			text = strings.ReplaceAll(text, form, "REDACTED")
+		}
+	}
+	return text
+}
 
 // helper are the settings that make git use the login, if there is one.
 func (g git) helper() []string {

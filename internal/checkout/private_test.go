@@ -1,7 +1,9 @@
 package checkout_test
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/checkout"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -153,6 +156,77 @@ func TestPrivateRepositories(t *testing.T) {
 			t.Error("the login went where the server sent the client")
 		}
 	})
+}
+
+// A server that was given the login can say it, in whatever it answers afterwards.
+func TestALoginThatAServerSaysIsNotShown(t *testing.T) {
+	const password = "t0k/en@1"
+	basic := base64.StdEncoding.EncodeToString([]byte("me:" + password))
+	for name, form := range map[string]string{"plain": password, "in a URL": url.QueryEscape(password), "as it was sent": basic} {
+		t.Run(name, func(t *testing.T) {
+			line := func(text string) string { return fmt.Sprintf("%04x%s", len(text)+4, text) }
+			commit := strings.Repeat("1", 40)
+			var asked atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Authorization") == "" {
+					w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+					w.WriteHeader(http.StatusUnauthorized)
+					return
+				}
+				w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+				said := commit + " refs/heads/main\x00shallow allow-reachable-sha1-in-want\n"
+				if asked.Add(1) > 1 {
+					said = "ERR you are " + form // to the fetch, which has the login from the start
+				}
+				fmt.Fprint(w, line("# service=git-upload-pack\n")+"0000"+line(said)+"0000")
+			}))
+			defer server.Close()
+			file := filepath.Join(t.TempDir(), "netrc")
+			if err := os.WriteFile(file, []byte("machine 127.0.0.1 login me password "+password+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("HOME", t.TempDir())
+			t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+			t.Setenv("GIT_ASKPASS", "")
+			t.Setenv("NETRC", file)
+			_, err := get(t, checkout.Cache{Dir: t.TempDir()}, "git+"+server.URL+"/k#ref=main", checkout.Always)
+			if err == nil || !strings.Contains(err.Error(), "you are") {
+				t.Fatalf("the server is not heard: %v", err)
+			}
+			if strings.Contains(err.Error(), form) || !strings.Contains(err.Error(), "REDACTED") {
+				t.Errorf("the login is shown: %v", err)
+			}
+		})
+	}
+}
+
+// A process that is killed leaves the login that it presented.
+func TestWhatAKilledProcessLeftGoesWithTheNextExchange(t *testing.T) {
+	s := serve(t)
+	s.commit("k", map[string]string{"kit.yaml": "x"})
+	cache := checkout.Cache{Dir: t.TempDir()}
+	left, young := filepath.Join(cache.Dir, "other", ".tmp-1"), filepath.Join(cache.Dir, "other", ".tmp-2")
+	for _, dir := range []string{left, young} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "login"), []byte("http://me:t0k@x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left, past, past); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(t, cache, s.url+"/k#ref=main", checkout.Always); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was left is there: %v", err)
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("what another process does is gone: %v", err)
+	}
 }
 
 func mustGetwd(t *testing.T) string {

@@ -62,6 +62,60 @@ func (e *Engine) reclaim(ctx context.Context) (removed int) {
 	return removed
 }
 
+// strays removes machines that no sandbox has, and what else is kept by their ids. The
+// records of a sandbox that ends with its command do not wait for the disk: a power cut
+// can take from them what the machine was called, while all that was written in it is
+// there. It returns how many it removed.
+func (e *Engine) strays(ctx context.Context) (removed int, err error) {
+	// First the machines: each was named before it was made, and is removed before
+	// its name is.
+	machines, err := e.c.Driver.List(ctx)
+	if err != nil || len(machines) == 0 {
+		return 0, err
+	}
+	names, err := e.state.List()
+	if err != nil {
+		return 0, err
+	}
+	had := map[string]bool{}
+	for _, name := range names {
+		sb, err := e.state.Sandbox(name)
+		if err != nil {
+			continue // removed since
+		}
+		p, err := (&box{e: e, sb: sb}).plan()
+		if err == nil {
+			had[p.Machine.ID] = true
+		}
+		es, jerr := journal.Read(sb.Dir())
+		if jerr == nil && len(es) > 0 && es[0].Note != "" {
+			had[es[0].Note] = true
+			continue
+		}
+		if _, serr := os.Stat(sb.Dir()); err != nil && serr == nil {
+			return 0, nil // any of them can be its
+		}
+	}
+	for _, m := range machines {
+		if had[m.ID] || m.Running {
+			continue
+		}
+		if err := e.c.Driver.Remove(ctx, m.ID); err != nil && !errors.Is(err, kiterr.ErrNotFound) {
+			return removed, err
+		}
+		if err := e.files.Clones.Remove(m.ID); err != nil {
+			return removed, err
+		}
+		if !e.c.Rootless {
+			if err := e.state.ReleaseIDs(ctx, m.ID); err != nil {
+				return removed, err
+			}
+		}
+		removed++
+	}
+	return removed, nil
+}
+
 // kept reports whether a keeper may have the sandbox in hand.
 func (b *box) kept() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), listBound)

@@ -125,6 +125,11 @@ func (e *Engine) Prune(ctx context.Context, o sandbox.PruneOptions) (sandbox.Pru
 		return sandbox.Pruned{}, err
 	}
 	removed := e.reclaim(ctx)
+	n, err := e.strays(ctx)
+	removed += n
+	if err != nil {
+		return sandbox.Pruned{Sandboxes: removed}, err
+	}
 	s, err := e.home.Sweep(ctx, o.Age)
 	return sandbox.Pruned{Sandboxes: removed, Blobs: s.Blobs, Layers: s.Layers, Bytes: s.Bytes}, err
 }

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/internal/cli/execcmd"
@@ -44,17 +45,19 @@ var quick = []struct {
 // Main is the program; args are its arguments with its name. It returns the exit
 // status.
 func Main(args []string) int {
+	if len(args) == 0 {
+		args = []string{"kitbox"} // kernels before 5.18 start programs without a name
+	}
 	i := pick(args[1:])
 	// Without root, machines are in a user namespace that has to be entered first.
 	if i < 0 || os.Geteuid() != 0 {
-		return become()
+		return become(args)
 	}
 	debug.SetGCPercent(400) // it ends before collecting would pay
-	// SIGHUP too: a terminal that is closed ends what was started in it.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+	ctx, h := hear()
+	whole := sync.OnceValue(func() error { return h.succeed(args) })
 	env := &world.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
-	env.Runtime = keepers{quick[i].purpose}
+	env.Runtime = keepers{quick[i].purpose, whole}
 	return tree.Main(ctx, env, []tree.Command{quick[i].command}, false)
 }
 
@@ -106,15 +109,69 @@ func oneName(args []string) bool {
 	return names == 1
 }
 
+// errUnable ends a command that only the whole program could have carried out, when
+// it could not be started. Why has been said.
+var errUnable = kiterr.ExitStatus(kiterr.StatusFailed)
+
+// A hearing is of signals that end the command as long as this program carries it
+// out.
+type hearing struct {
+	signals chan os.Signal
+	over    chan struct{} // closed when none is heard any more
+	heard   bool          // guarded by over
+}
+
+// hear returns a context that the first signal ends.
+func hear() (context.Context, *hearing) {
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &hearing{signals: make(chan os.Signal, 1), over: make(chan struct{})}
+	// SIGHUP too: a terminal that is closed ends what was started in it.
+	signal.Notify(h.signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		defer close(h.over)
+		if _, h.heard = <-h.signals; h.heard {
+			cancel()
+		}
+	}()
+	return ctx, h
+}
+
+// end gives signals back their meaning and reports whether one has come before. It is
+// called once.
+func (h *hearing) end() bool {
+	signal.Stop(h.signals) // and what had come is in the channel
+	close(h.signals)
+	<-h.over
+	return h.heard
+}
+
+// succeed becomes the whole program, unless a signal has come: that was for the
+// command, and the whole program would not hear of it. One that comes later ends
+// either program.
+func (h *hearing) succeed(args []string) error {
+	if h.end() {
+		return context.Canceled
+	}
+	_ = become(args)
+	return errUnable
+}
+
 // become replaces this process by the whole program with the same arguments. It
 // returns only when it cannot.
-func become() int {
+func become(args []string) int {
 	path := programs.Find(programs.Dirs(), Engine)
 	if path == "" {
 		fmt.Fprintf(os.Stderr, "kitbox: the program %s is missing: it belongs beside kitbox or into ../libexec/kitbox; install both, or name its directory in KITBOX_LIBEXEC\n", Engine)
 		return kiterr.StatusFailed
 	}
-	err := syscall.Exec(path, os.Args, os.Environ())
+	// It would become itself for ever.
+	if st, err := os.Stat(path); err == nil {
+		if self, err := os.Stat("/proc/self/exe"); err == nil && os.SameFile(st, self) {
+			fmt.Fprintf(os.Stderr, "kitbox: %s is not %s but kitbox itself: install %s there\n", path, Engine, Engine)
+			return kiterr.StatusFailed
+		}
+	}
+	err := syscall.Exec(path, args, os.Environ())
 	fmt.Fprintf(os.Stderr, "kitbox: starting %s: %v\n", path, err)
 	return kiterr.StatusFailed
 }

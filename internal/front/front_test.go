@@ -1,9 +1,19 @@
 package front
 
 import (
+	"context"
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 // What the front links is made ready before each command, whether it is needed or
@@ -70,5 +80,63 @@ func TestWhatIsCarriedOutHere(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %q, want %q", args, got, want)
 		}
+	}
+}
+
+// A signal that comes just before this program becomes the whole one is for the
+// command, too.
+func TestNoSignalIsLostOnTheWayToTheWholeProgram(t *testing.T) {
+	t.Setenv("KITBOX_LIBEXEC", "/nonexistent")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for i := range 2000 {
+		_, h := hear()
+		if i%2 == 0 {
+			// This thread has it before the call returns.
+			if err := unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := h.end(); got != (i%2 == 0) {
+			t.Fatalf("round %d: a signal was heard: %v", i, got)
+		}
+	}
+	ctx, h := hear()
+	if err := unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.succeed([]string{"kitbox", "stop", "t"}); !errors.Is(err, context.Canceled) || ctx.Err() == nil {
+		t.Errorf("the whole program is started in spite of a signal: %v, %v", err, ctx.Err())
+	}
+}
+
+// Where the whole program should be there can be this one, by a link or a copy of the
+// wrong file.
+func TestItDoesNotBecomeItselfForEver(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(dir, Engine)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KITBOX_LIBEXEC", dir)
+	// This test's own program would be started otherwise, and fail for its arguments.
+	if got := become([]string{"kitbox", "--not-for-tests"}); got != kiterr.StatusFailed {
+		t.Errorf("status %d", got)
+	}
+}
+
+// A box can be asked for whatever a command may turn out to need.
+func TestWhatOnlyTheWholeProgramCanDoIsLeftToIt(t *testing.T) {
+	left := errors.New("left to the whole program")
+	b := &box{whole: func() error { return left }}
+	d, err := sandbox.Detach(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Detach(t.Context(), &sandbox.Cmd{}); !errors.Is(err, left) {
+		t.Errorf("Detach = %v", err)
 	}
 }

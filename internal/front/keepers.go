@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/internal/store/place"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
-	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -26,70 +26,64 @@ const (
 	toStart
 )
 
-// errUnable ends a command that only the whole program could have carried out, when
-// it could not be started. Why has been said.
-var errUnable = kiterr.ExitStatus(kiterr.StatusFailed)
-
-// whole becomes the whole program; it returns only when that fails.
-func whole() error {
-	_ = become()
-	return errUnable
-}
-
 // keepers is the sandboxes of this home as far as their keepers answer for them.
-type keepers struct{ purpose purpose }
+type keepers struct {
+	purpose purpose
+	whole   func() error // becomes the whole program; returns only when that fails
+}
 
 // Open implements [sandbox.Runtime]. What a command is run in is reached here already,
 // before it touches the terminal.
 func (k keepers) Open(ctx context.Context, name string) (sandbox.Sandbox, error) {
 	home, err := place.Dir(os.Getenv)
 	if err != nil || sandbox.CheckName(name) != nil {
-		return nil, whole()
+		return nil, k.whole()
 	}
 	// Whoever only looks must not make a home.
 	dir := filepath.Join(home, state.Dir)
 	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-		return nil, whole()
+		return nil, k.whole()
 	}
 	all, err := state.Open(dir)
 	if err != nil {
-		return nil, whole()
+		return nil, k.whole()
 	}
 	sb, err := all.Sandbox(name)
 	if err != nil {
-		return nil, whole()
+		return nil, k.whole()
 	}
-	b := &box{Sandbox: attend.Sandbox{State: sb}, home: home}
+	b := &box{Sandbox: attend.Sandbox{State: sb}, home: home, whole: k.whole}
 	if k.purpose != toRun {
 		return b, nil
 	}
 	if b.launch, err = b.Launch(); err != nil {
-		return nil, whole()
+		return nil, k.whole()
 	}
 	if b.session, err = b.Dial(ctx, true); err != nil {
 		if ctx.Err() != nil || errors.As(err, new(*attend.HungError)) {
 			return nil, err
 		}
-		return nil, whole()
+		return nil, k.whole()
 	}
 	return b, nil
 }
 
 // Plan, Create and List implement [sandbox.Runtime] by the whole program.
-func (keepers) Plan(context.Context, sandbox.CreateOptions) (*sandbox.Plan, error) {
-	return nil, whole()
+func (k keepers) Plan(context.Context, sandbox.CreateOptions) (*sandbox.Plan, error) {
+	return nil, k.whole()
 }
 
-func (keepers) Create(context.Context, sandbox.CreateOptions) (sandbox.Sandbox, error) {
-	return nil, whole()
+func (k keepers) Create(context.Context, sandbox.CreateOptions) (sandbox.Sandbox, error) {
+	return nil, k.whole()
 }
 
-func (keepers) List(context.Context) ([]sandbox.Info, error) { return nil, whole() }
+func (k keepers) List(context.Context) ([]sandbox.Info, error) { return nil, k.whole() }
 
 // A box is one sandbox.
 type box struct {
 	attend.Sandbox
-	home string
+	home  string
+	whole func() error // as that of keepers
 
 	launch  plan.Launch // with session
 	session *link.Session
@@ -100,7 +94,7 @@ func (b *box) Name() string { return b.State.Name }
 // Run implements [sandbox.Sandbox].
 func (b *box) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) {
 	if b.session == nil || c.Workload {
-		return nil, whole()
+		return nil, b.whole()
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -122,7 +116,7 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	}
 	// Nobody keeps it, or one who does not answer.
 	l.Unlock()
-	return whole()
+	return b.whole()
 }
 
 // Start implements [sandbox.Sandbox].
@@ -136,7 +130,7 @@ func (b *box) Start(ctx context.Context) error {
 	es, err := journal.Read(b.State.Dir())
 	if err != nil || engine == "" || !journal.Whole(es) || b.beingReplaced() {
 		l.Unlock()
-		return whole()
+		return b.whole()
 	}
 	env := append(link.Environment(os.Environ()), "KITBOX_HOME="+b.home)
 	return b.Sandbox.Start(ctx, func() (*link.Process, error) {
@@ -151,6 +145,16 @@ func (b *box) beingReplaced() bool {
 }
 
 // Status and Remove implement [sandbox.Sandbox] by the whole program.
-func (b *box) Status(context.Context) (sandbox.Info, error) { return sandbox.Info{}, whole() }
+func (b *box) Status(context.Context) (sandbox.Info, error) { return sandbox.Info{}, b.whole() }
 
-func (b *box) Remove(context.Context) error { return whole() }
+func (b *box) Remove(context.Context) error { return b.whole() }
+
+// Detach, Jobs, JobOutput and StopJob implement [sandbox.Detacher] by the whole
+// program: a command can be detached by words that only look like an option's value.
+func (b *box) Detach(context.Context, *sandbox.Cmd) (string, error) { return "", b.whole() }
+
+func (b *box) Jobs(context.Context) ([]sandbox.Job, error) { return nil, b.whole() }
+
+func (b *box) JobOutput(context.Context, string, bool, io.Writer) error { return b.whole() }
+
+func (b *box) StopJob(context.Context, string) error { return b.whole() }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -40,10 +41,11 @@ type word struct {
 	OK         bool   `json:"ok"`
 	Error      string `json:"error,omitzero"`
 	CannotExec bool   `json:"cannotExec,omitzero"`
+	Lost       bool   `json:"lost,omitzero"` // it may have begun
 }
 
 // Spawn starts a job and returns its id once its command runs. The command has
-// not run when there is an error. env is the whole environment of its process.
+// not run when there is an error, unless that is [kiterr.ErrLost]. env is the whole environment of its process.
 func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err error) {
 	d.forget()
 	if id, err = d.newID(); err != nil {
@@ -101,6 +103,9 @@ func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err err
 		if w.CannotExec {
 			return "", fmt.Errorf("%s: %w", w.Error, kiterr.ErrCannotExec)
 		}
+		if w.Lost {
+			return "", fmt.Errorf("%s: %w", w.Error, kiterr.ErrLost)
+		}
 		return "", errors.New(w.Error)
 	}
 	return id, p.Release()
@@ -108,8 +113,8 @@ func Spawn(ctx context.Context, d Dir, s Spec, env []string) (id string, err err
 
 // Main is the whole life of a job's process. run runs the command, calls started
 // once it runs, and writes its output to out. args are the process's arguments
-// with the name.
-func Main(args []string, run func(ctx context.Context, s Spec, out io.Writer, started func()) (*sandbox.Result, error)) (exitCode int) {
+// with the name; kept are the descriptors that it needs besides those of [Spawn].
+func Main(args []string, kept []int, run func(ctx context.Context, s Spec, out io.Writer, started func()) (*sandbox.Result, error)) (exitCode int) {
 	if len(args) != 3 || !filepath.IsAbs(args[1]) || !validID(args[2]) {
 		return 1
 	}
@@ -117,6 +122,9 @@ func Main(args []string, run func(ctx context.Context, s Spec, out io.Writer, st
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	if err := child.CloseInherited(wordFD+1, kept...); err != nil {
+		return 1
+	}
 	_ = unix.CloseRange(wordFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	tell := os.NewFile(wordFD, "word")
 	told := func(w word) {
@@ -154,7 +162,7 @@ func Main(args []string, run func(ctx context.Context, s Spec, out io.Writer, st
 		if err == nil {
 			err = errors.New("the command was not begun")
 		}
-		told(word{Error: err.Error(), CannotExec: errors.Is(err, kiterr.ErrCannotExec)})
+		told(word{Error: err.Error(), CannotExec: errors.Is(err, kiterr.ErrCannotExec), Lost: errors.Is(err, kiterr.ErrLost)})
 		return 1
 	}
 	r.Ended = time.Now()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 )
 
@@ -40,7 +41,12 @@ func serve(dir string, open func(dir string) (*Keeper, error), log *slog.Logger)
 	defer stop()
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 
-	// What else was inherited is for this process alone.
+	// Nothing else was meant for it: a lock, a pipe or a file system of whoever
+	// called kitbox is not to be held for as long as the sandbox runs.
+	if err := child.CloseInherited(link.HeldFD + 1); err != nil {
+		return err
+	}
+	// The rest is for this process alone.
 	_ = unix.CloseRange(link.ListenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 
 	l, err := inherited[*net.UnixListener](link.ListenerFD, func(f *os.File) (any, error) {

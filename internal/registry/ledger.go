@@ -22,6 +22,7 @@ import (
 type ledger struct {
 	path  string // empty: nothing outlives the server
 	bytes map[digest.Digest]int64
+	lines int // of the file; what was forgotten has some, too
 }
 
 type ledgerLine struct {
@@ -63,6 +64,7 @@ func openLedger(path string, images *layout.Store) (*ledger, int64, error) {
 			return nil, 0, durable.Explain(path, err)
 		}
 	}
+	l.lines = len(l.bytes)
 	return l, total, nil
 }
 
@@ -80,11 +82,35 @@ func (l *ledger) add(d digest.Digest, n int64) error {
 		if err := durable.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 			return err
 		}
+		// A push that breaks off can be repeated for ever.
+		if l.lines >= 2*maxKnown {
+			if err := l.rewrite(); err != nil {
+				return err
+			}
+		}
 		if err := durable.AppendLine(l.path, b); err != nil {
 			return err
 		}
+		l.lines++
 	}
 	l.bytes[d] = n
+	return nil
+}
+
+// rewrite leaves in the file what is not forgotten.
+func (l *ledger) rewrite() error {
+	var kept bytes.Buffer
+	for d, n := range l.bytes {
+		b, err := json.Marshal(ledgerLine{d, n})
+		if err != nil {
+			return err
+		}
+		kept.Write(append(b, '\n'))
+	}
+	if err := durable.WriteFile(l.path, kept.Bytes(), 0o600); err != nil {
+		return durable.Explain(l.path, err)
+	}
+	l.lines = len(l.bytes)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,7 @@ func TestTheSmallProgramAlone(t *testing.T) {
 		{"exec alone -- /nothing", 125, "/nothing"},
 		{"exec -t -i alone -- true", 1, "needs a terminal"},
 		{"exec --nonsense alone -- true", 1, "nonsense"},
+		{"exec -w -- -d alone true", 1, "kit-engine is missing"}, // an option, although it follows --
 		{"stop -q --grace 0s alone", 0, ""},
 		// From here on more is needed.
 		{"exec alone -- true", 1, "kit-engine is missing"},
@@ -101,5 +103,51 @@ func TestTheSmallProgramBecomesTheWhole(t *testing.T) {
 		if o := kitbox(t, args...); o.Code == 0 || strings.Count(o.Stderr, "\n") != 1 || strings.Contains(o.Stderr, "kit-engine") {
 			t.Errorf("%q: %+v", args, o)
 		}
+	}
+}
+
+// A script that holds a lock or a pipe while it calls kitbox lets go of it when the
+// script ends: what is started to live on holds nothing of whoever started it.
+func TestNothingThatLivesOnHoldsWhatItsStarterHeld(t *testing.T) {
+	held, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	with := func(args ...string) {
+		t.Helper()
+		cmd := command(t.Context(), "kitbox", args...)
+		cmd.ExtraFiles = make([]*os.File, 40)
+		for i := range cmd.ExtraFiles {
+			cmd.ExtraFiles[i] = held
+		}
+		o := finish(t, cmd)
+		if o.Code != 0 {
+			t.Fatalf("%v: %d %s", args, o.Code, o.Stderr)
+		}
+	}
+	t.Cleanup(func() { kitbox(t, "rm", "-f", "held") })
+	with("create", "--name", "held", probe)
+	with("exec", "-d", "held", "--", "sleep", "600")
+	with("build", "./examples/hello")
+	nobodyHas(t, held.Name())
+	ok(t, "stop", "--grace", "0s", "held")
+	with("start", "held")
+	nobodyHas(t, held.Name())
+}
+
+// nobodyHas reports every process but this one that has the file open.
+func nobodyHas(t *testing.T, file string) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil || len(fds) < 10 {
+		t.Fatal(len(fds), err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err != nil || to != file || strings.HasPrefix(fd, fmt.Sprintf("/proc/%d/", os.Getpid())) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(fd)), "cmdline"))
+		t.Errorf("%s is open as %s of %q", file, fd, strings.ReplaceAll(string(line), "\x00", " "))
 	}
 }

@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -210,4 +212,56 @@ func TestPrivilegedNeedsConsentAndStaysInside(t *testing.T) {
 	if hits.Load() != 0 {
 		t.Error("the boundary let a privileged sandbox through")
 	}
+}
+
+// A power cut can leave what a sandbox wrote and nothing that says whose it is.
+func TestPruneRemovesAMachineWhoseSandboxForgotIt(t *testing.T) {
+	create(t, "torn", probe)
+	create(t, "whole", probe)
+	machine := func(name string) string {
+		t.Helper()
+		var i struct{ ID string }
+		if err := json.Unmarshal([]byte(ok(t, "status", "--json", name)), &i); err != nil || i.ID == "" {
+			t.Fatal(i, err)
+		}
+		return filepath.Join(home, "machines", i.ID)
+	}
+	torn, whole := machine("torn"), machine("whole")
+	ok(t, "stop", "--grace", "0s", "torn")
+	ok(t, "stop", "--grace", "0s", "whole")
+	dir := filepath.Join(home, "sandboxes", "torn")
+	for _, f := range []string{"journal.jsonl", "plan.json"} {
+		if err := os.Truncate(filepath.Join(dir, f), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(torn, "machine.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids := filepath.Join(home, "sandboxes", ".ids.json")
+	if b, err := os.ReadFile(ids); err != nil || !strings.Contains(string(b), filepath.Base(torn)) {
+		t.Fatalf("%s, %v", b, err)
+	}
+	// What is left of a creation is left alone as long as it may be going on.
+	ok(t, "prune")
+	if _, err := os.Stat(torn); err != nil {
+		t.Fatalf("the machine of a sandbox whose name is there: %v", err)
+	}
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dir, past, past); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, "prune")
+	for _, p := range []string{dir, torn} {
+		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	if b, err := os.ReadFile(ids); err != nil || strings.Contains(string(b), filepath.Base(torn)) || !strings.Contains(string(b), filepath.Base(whole)) {
+		t.Errorf("ids: %s, %v", b, err)
+	}
+	if _, err := os.Stat(whole); err != nil {
+		t.Error(err)
+	}
+	ok(t, "start", "whole")
 }

@@ -116,8 +116,12 @@ func TestDecide(t *testing.T) {
 		// What is not public is opened by spelling it, and some of it by the
 		// operator alone.
 		{"allow 0.0.0.0/0", "10.0.0.1", 80, false, ""},
-		{"allow 10.0.0.1", "10.0.0.1", 80, true, "10.0.0.1"},
-		{"allow 10.0.0.0/8", "10.0.0.1", 80, true, "10.0.0.0/8"},
+		{"allow 10.0.0.1", "10.0.0.1", 80, false, ""},
+		{"allow 10.0.0.0/8", "10.0.0.1", 80, false, ""},
+		{"allow 172.16.0.0/12", "172.20.1.1", 80, false, ""},
+		{"allow 192.168.1.1:80", "192.168.1.1", 80, false, ""},
+		{"allow 10.0.0.1 operator", "10.0.0.1", 80, true, "10.0.0.1"},
+		{"allow 10.0.0.0/8 operator", "10.0.0.1", 80, true, "10.0.0.0/8"},
 		{"allow 8.0.0.0/5", "10.0.0.1", 80, false, ""},
 		{"allow 192.0.2.10:1234", "192.0.2.10", 1234, true, "192.0.2.10:1234"},
 		{"allow 127.0.0.1", "127.0.0.1", 80, false, ""},
@@ -128,9 +132,11 @@ func TestDecide(t *testing.T) {
 		{"allow 169.254.169.254 operator", "169.254.169.254", 80, true, "169.254.169.254"},
 		{"allow 168.63.129.16", "168.63.129.16", 80, false, ""},
 		{"allow fd00:ec2::254", "fd00:ec2::254", 80, false, ""},
-		{"allow fd12::/16", "fd12::1", 80, true, "fd12::/16"},
-		{"allow 100.64.0.0/10", "100.100.1.1", 80, true, "100.64.0.0/10"},
-		{"allow 100.64.0.0/10", "100.100.100.200", 80, false, ""},
+		{"allow fd12::/16", "fd12::1", 80, false, ""},
+		{"allow fd12::/16 operator", "fd12::1", 80, true, "fd12::/16"},
+		{"allow 100.64.0.0/10", "100.100.1.1", 80, false, ""},
+		{"allow 100.64.0.0/10 operator", "100.100.1.1", 80, true, "100.64.0.0/10"},
+		{"allow 100.64.0.0/10 operator", "100.100.100.200", 80, false, ""},
 		{"allow 224.0.0.1 operator", "224.0.0.1", 80, false, ""},
 		{"allow 0.0.0.0 operator", "0.0.0.0", 80, false, ""},
 		{"allow 64:ff9b::/96", "64:ff9b::5db8:d822", 80, true, "64:ff9b::/96"},
@@ -211,7 +217,7 @@ func TestZeroDenies(t *testing.T) {
 }
 
 func TestDecideAddr(t *testing.T) {
-	p := must(t, "runtime allow *", "runtime allow 10.0.0.0/8", "runtime allow 192.168.1.2 operator", "runtime allow 192.168.0.0/16 operator",
+	p := must(t, "runtime allow *", "runtime allow 10.0.0.0/8 operator", "runtime allow 172.16.0.0/12", "runtime allow 192.168.1.2 operator", "runtime allow 192.168.0.0/16 operator",
 		"runtime allow 127.0.0.1", "runtime allow 93.184.216.0/24", "runtime deny 93.184.216.99", "runtime deny [2606:4700::/32]:25")
 	for _, tt := range []struct {
 		addr  string

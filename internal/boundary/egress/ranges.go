@@ -22,9 +22,9 @@ type special struct {
 
 // specials is searched from the top; the first match counts.
 //
-// Loopback, link-local and metadata addresses are the host's own, not a
-// network's: a Kit that lists 127.0.0.1 means its own loopback, so only the
-// operator can mean the host's.
+// Nor does a Kit's rule that spells a private address, or one of the host's own: what
+// stands there is another thing in every network that the Kit is run in, and only the
+// operator knows which. What is left are ranges in which nothing stands.
 var specials = []special{
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified", nobody},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback", operator},
@@ -32,10 +32,10 @@ var specials = []special{
 	{netip.MustParsePrefix("168.63.129.16/32"), "metadata", operator}, // Azure's host agent, on a public address
 	{netip.MustParsePrefix("100.100.100.200/32"), "metadata", operator},
 	{netip.MustParsePrefix("192.0.0.192/32"), "metadata", operator},
-	{netip.MustParsePrefix("10.0.0.0/8"), "private", anyone},
-	{netip.MustParsePrefix("172.16.0.0/12"), "private", anyone},
-	{netip.MustParsePrefix("192.168.0.0/16"), "private", anyone},
-	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT", anyone},
+	{netip.MustParsePrefix("10.0.0.0/8"), "private", operator},
+	{netip.MustParsePrefix("172.16.0.0/12"), "private", operator},
+	{netip.MustParsePrefix("192.168.0.0/16"), "private", operator},
+	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT", operator},
 	{netip.MustParsePrefix("192.0.0.0/24"), "reserved", anyone},
 	{netip.MustParsePrefix("192.0.2.0/24"), "documentation", anyone},
 	{netip.MustParsePrefix("198.51.100.0/24"), "documentation", anyone},
@@ -49,7 +49,7 @@ var specials = []special{
 	{netip.MustParsePrefix("fd00:ec2::/32"), "metadata", operator},
 	{netip.MustParsePrefix("fe80::/10"), "link-local", operator},
 	{netip.MustParsePrefix("fec0::/10"), "site-local", operator},
-	{netip.MustParsePrefix("fc00::/7"), "private", anyone},
+	{netip.MustParsePrefix("fc00::/7"), "private", operator},
 	{netip.MustParsePrefix("2001:db8::/32"), "documentation", anyone},
 	{netip.MustParsePrefix("3fff::/20"), "documentation", anyone},
 	{netip.MustParsePrefix("ff00::/8"), "multicast", nobody},

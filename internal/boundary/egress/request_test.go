@@ -93,11 +93,13 @@ func TestABoundedHostAdmitsItsRequestsAndNothingElse(t *testing.T) {
 }
 
 func TestInspectIsAskedForExactlyWhereRequestsAreBounded(t *testing.T) {
+	private := bounded(true, "10.0.0.1", "GET", "")
+	private.Source = "operator"
 	p := policyOf(t,
 		bounded(true, "bound.example", "GET", ""),
 		bounded(true, "both.example", "GET", ""), bounded(true, "both.example", "", ""),
 		bounded(true, "free.example", "", ""), bounded(false, "free.example", "DELETE", ""),
-		bounded(true, "192.0.2.1", "GET", ""), bounded(true, "10.0.0.1", "GET", ""), bounded(true, "named.example", "", ""),
+		bounded(true, "192.0.2.1", "GET", ""), private, bounded(true, "named.example", "", ""),
 	)
 	for host, want := range map[string][2]bool{"bound.example": {true, true}, "both.example": {true, false}, "free.example": {true, true}, "x.example": {false, false}, "192.0.2.1": {true, true}} {
 		if v := p.Decide(at(host)); v.Allow != want[0] || v.Inspect != want[1] {

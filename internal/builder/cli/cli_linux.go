@@ -24,6 +24,8 @@ import (
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
+	"github.com/kitbox-dev/kitbox/internal/child"
+	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -308,6 +310,11 @@ func serve(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 	}
 	if os.Getpid() != 1 {
 		return builder.Foreground(ctx, o)
+	}
+	// Of whoever wants something built: not to be held for as long as a builder waits
+	// for the next.
+	if err := child.CloseInherited(3, *readyFD, rootless.LifeFD()); err != nil {
+		return err
 	}
 	if *readyFD >= 0 {
 		syscall.CloseOnExec(*readyFD)

@@ -210,10 +210,19 @@ func begin(c *protocol.Conn, r protocol.Request, files ...*os.File) (*protocol.A
 	}
 	a := new(protocol.Answer)
 	if err := c.ReadMessage(protocol.KindAnswer, a); err != nil {
-		return nil, fmt.Errorf("waiting for the guest's answer: %w", unexpected(err))
+		return nil, &unansweredError{unexpected(err)}
 	}
 	return a, check(a)
 }
+
+// An unansweredError is of a request that the guest may have read and even carried out.
+type unansweredError struct{ err error }
+
+func (e *unansweredError) Error() string {
+	return fmt.Sprintf("waiting for the guest's answer: %v", e.err)
+}
+
+func (e *unansweredError) Unwrap() error { return e.err }
 
 // check turns a fault into an error of its family.
 func check(a *protocol.Answer) error {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // An ExecRequest is a command and who runs it. See [protocol.Exec] for what
@@ -67,7 +68,8 @@ type Stdio struct {
 }
 
 // Exec runs a command and returns how it ended, once all its output has been
-// written. A command that could not be started is [kiterr.ErrCannotExec]. When
+// written. A command that could not be started is [kiterr.ErrCannotExec], and one
+// that may have been, of which nothing more is known, [kiterr.ErrLost]. When
 // ctx is done or a stream fails, the connection is given up, upon which the
 // guest ends the command and its children.
 func (cl *Client) Exec(ctx context.Context, r ExecRequest, s Stdio) (protocol.Exit, error) {
@@ -129,7 +131,10 @@ func exec(ctx context.Context, c *protocol.Conn, r ExecRequest, s Stdio) (protoc
 	late := time.AfterFunc(answerTime, func() { _ = c.Raw().SetDeadline(time.Unix(1, 0)) })
 	a, err := begin(c, protocol.Request{Op: protocol.OpExec, Exec: e}, files...)
 	if !late.Stop() && ctx.Err() == nil {
-		return protocol.Exit{}, fmt.Errorf("the guest did not start the command within %v; stop and start the sandbox", answerTime)
+		return protocol.Exit{}, fmt.Errorf("the guest did not say within %v that the command has started; stop and start the sandbox: %w", answerTime, kiterr.ErrLost)
+	}
+	if errors.As(err, new(*unansweredError)) && ctx.Err() == nil {
+		return protocol.Exit{}, fmt.Errorf("it ended before it said whether the command had started: %w: %w", err, kiterr.ErrLost)
 	}
 	if err != nil {
 		return protocol.Exit{}, err

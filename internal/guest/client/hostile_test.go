@@ -96,6 +96,28 @@ func TestABadAnswerIsAnErrorNotAWait(t *testing.T) {
 	}
 }
 
+// A command that the guest was asked for may have run, whatever becomes of the answer:
+// nobody may take it for one that was not started.
+func TestACommandWhoseStartWasNotAnsweredIsLost(t *testing.T) {
+	for name, guest := range map[string]func(c *protocol.Conn){
+		"the guest ends":   func(c *protocol.Conn) {},
+		"half an answer":   func(c *protocol.Conn) { c.Raw().Write([]byte{byte(protocol.KindAnswer), 0}) },
+		"no JSON":          func(c *protocol.Conn) { c.Write(protocol.KindAnswer, []byte("{")) },
+		"another's answer": func(c *protocol.Conn) { c.Write(protocol.KindOut, []byte("x")) },
+	} {
+		_, err := hostile(t, guest).Exec(short(t), sh("true"), client.Stdio{})
+		if !errors.Is(err, kiterr.ErrLost) || errors.Is(err, kiterr.ErrCannotExec) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Whoever gave up knows it.
+	ctx, cancel := context.WithCancel(t.Context())
+	cl := hostile(t, func(*protocol.Conn) { cancel(); <-t.Context().Done() })
+	if _, err := cl.Exec(ctx, sh("true"), client.Stdio{}); !errors.Is(err, context.Canceled) || errors.Is(err, kiterr.ErrLost) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
 // A guest that does not answer costs the caller what the caller allowed.
 func TestASilentGuestIsBoundedByTheContext(t *testing.T) {
 	end := make(chan struct{})

@@ -32,6 +32,7 @@ const maxLog = 256 << 10
 const (
 	ListenerFD = 3
 	CreatorFD  = 4
+	HeldFD     = 5 // of [Held], or one without meaning
 )
 
 // CleanupTime bounds what a keeper takes for removing what a boot left.
@@ -85,10 +86,10 @@ func Spawn(program, dir, name string, env []string, held Held) (*Process, error)
 		return nil, err
 	}
 	defer null.Close()
-	files := []*os.File{null, log, log, lf, theirs}
+	files := []*os.File{null, log, log, lf, theirs, null}
 	if held.File != nil {
-		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", held.Variable, len(files)))
-		files = append(files, held.File)
+		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", held.Variable, HeldFD))
+		files[HeldFD] = held.File
 	}
 	// Not in the caller's directory: a keeper must not keep a file system busy
 	// that has nothing to do with it.

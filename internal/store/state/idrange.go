@@ -127,7 +127,10 @@ func (s *Store) updateIDs(ctx context.Context, change func(lasting, passing *idR
 	if lasting.Base == nil {
 		lasting.Base = map[string]uint32{}
 	}
-	passing, oldPassing := s.readPassing()
+	passing, oldPassing, err := s.readPassing()
+	if err != nil {
+		return err
+	}
 	if err := change(&lasting, &passing); err != nil {
 		return err
 	}
@@ -150,19 +153,33 @@ func (s *Store) updateIDs(ctx context.Context, change func(lasting, passing *idR
 }
 
 // readPassing reads the record of volatile sandboxes and what it was read from.
-// One of another run of the kernel, or that is torn, says nothing: no sandbox of
-// it runs.
-func (s *Store) readPassing() (idRanges, []byte) {
+// One of another run of the kernel, or that a power cut has torn, says nothing: no
+// sandbox of it runs. One that cannot be read or understood is an error, since those
+// that it names run, and nobody else may get what they have.
+func (s *Store) readPassing() (idRanges, []byte, error) {
 	none := idRanges{Version: Version, Boot: durable.Boot(), Base: map[string]uint32{}}
-	data, err := os.ReadFile(filepath.Join(s.dir, volatileIDsFile))
+	path := filepath.Join(s.dir, volatileIDsFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, nil, nil
+	}
 	if err != nil {
-		return none, nil
+		return none, nil, durable.Explain(path, err)
 	}
 	var r idRanges
-	if json.Unmarshal(data, &r) != nil || r.Version != Version || r.Boot != none.Boot || r.Base == nil {
-		return none, data
+	if json.Unmarshal(data, &r) != nil {
+		r = idRanges{} // torn
 	}
-	return r, data
+	if r.Boot != none.Boot {
+		return none, data, nil
+	}
+	if r.Version != Version {
+		return none, nil, fmt.Errorf("%s has version %d, this kitbox reads version %d: %w", path, r.Version, Version, kiterr.ErrUnsupported)
+	}
+	if r.Base == nil {
+		r.Base = map[string]uint32{}
+	}
+	return r, data, nil
 }
 
 func encodeIDs(r idRanges) ([]byte, error) {

@@ -433,3 +433,39 @@ func TestVolatileIDRangesEndWithTheRunOfTheKernel(t *testing.T) {
 		t.Errorf("the lasting range is %v, %v; was %v", m, err, lasting)
 	}
 }
+
+// What cannot be read may name sandboxes that run.
+func TestARecordOfVolatileIDRangesThatCannotBeReadGivesNothingAway(t *testing.T) {
+	s := open(t)
+	if _, err := s.AllocateIDs(t.Context(), "v", true); err != nil {
+		t.Fatal(err)
+	}
+	passing := filepath.Join(filepath.Dir(mustCreate(t, s, "t").Dir()), ".ids-volatile.json")
+	b, err := os.ReadFile(passing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(b), `"version": 1`, `"version": 2`, 1)
+	if newer == string(b) {
+		t.Fatalf("the record is %s", b)
+	}
+	for name, spoil := range map[string]func() error{
+		"of a newer kitbox": func() error { return os.WriteFile(passing, []byte(newer), 0o600) },
+		"unreadable":        func() error { return errors.Join(os.RemoveAll(passing), os.Mkdir(passing, 0o700)) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		for _, volatile := range []bool{true, false} {
+			if m, err := s.AllocateIDs(t.Context(), "new", volatile); err == nil || !strings.Contains(err.Error(), passing) {
+				t.Errorf("%s: a range is given out: %v, %v", name, m, err)
+			}
+		}
+		if name == "of a newer kitbox" {
+			if got, err := os.ReadFile(passing); err != nil || string(got) != newer {
+				t.Errorf("the record became %s, %v", got, err)
+			}
+		}
+		_ = os.Remove(passing)
+	}
+}

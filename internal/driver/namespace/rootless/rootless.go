@@ -135,6 +135,15 @@ func Life() (*os.File, error) {
 	return os.Open(os.DevNull)
 }
 
+// LifeFD is the number of the descriptor that [LifeVariable] names, for whoever closes
+// what else was inherited; -1: none.
+func LifeFD() int {
+	if n, err := strconv.Atoi(os.Getenv(LifeVariable)); err == nil {
+		return n
+	}
+	return -1
+}
+
 // lock opens and locks a file of Dir.
 func (e *Entry) lock(ctx context.Context, name string, how int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(e.Dir, name), os.O_RDWR|os.O_CREATE, 0o600)
