@@ -62,7 +62,7 @@ func declaredArgs(known map[string]bool) string {
 	case len(names) == 0:
 		return "none is declared at all"
 	case len(names) > most:
-		return fmt.Sprintf("declared are %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+		return fmt.Sprintf("those declared are %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return "declared: " + strings.Join(names, ", ")
+	return "those declared are " + strings.Join(names, ", ")
 }

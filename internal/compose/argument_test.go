@@ -36,8 +36,8 @@ func TestAnArgThatNobodyDeclaresIsAnsweredByThoseDeclared(t *testing.T) {
 		want  string
 	}{
 		{nil, "none is declared at all"},
-		{map[string]bool{"b": true, "a": true}, "declared: a, b"},
-		{many, "declared are a00, a01, a02, a03, a04, a05, a06, a07, a08, a09, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19 and 5 more"},
+		{map[string]bool{"b": true, "a": true}, "those declared are a, b"},
+		{many, "those declared are a00, a01, a02, a03, a04, a05, a06, a07, a08, a09, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19 and 5 more"},
 	} {
 		if got := declaredArgs(c.known); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
