@@ -468,7 +468,7 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 		"":                                  {"empty", kiterr.ErrNotFound},
 		"hello":                             {"write ./hello for the directory", kiterr.ErrNotFound},
 		"nothing":                           {"'kitbox images' lists", kiterr.ErrNotFound},
-		"kitbox.local/nothing:1":            {"'kitbox images' lists", kiterr.ErrNotFound},
+		"kitbox.local/nothing:1":            {"make it with 'kitbox build --tag kitbox.local/nothing:1 DIR'", kiterr.ErrNotFound},
 		"./nothing":                         {"./nothing: no such file or directory; name the directory", kiterr.ErrNotFound},
 		"./hello/other":                     {"no Kit descriptor in ./hello/other", kiterr.ErrNotFound},
 		"./hello/other/notes.txt":           {"no Kit descriptor", kiterr.ErrRefused},

@@ -45,6 +45,9 @@ func (f *Fetcher) locate(ctx context.Context, images *layout.Store, ref string) 
 		return place{images, stored, Store, nil}, nil
 	case !remote:
 		hint := "'kitbox images' lists what is there"
+		if host == LocalDomain && !strings.Contains(ref, "@") {
+			hint = fmt.Sprintf("make it with 'kitbox build --tag %s DIR'", ref)
+		}
 		if _, err := os.Stat(ref); err == nil {
 			hint = fmt.Sprintf("write ./%s for the directory or file of that name", ref)
 		}

@@ -1,6 +1,7 @@
 // Package hostpattern is the grammar of host patterns: host, host:port, an
-// address, *.domain, * and **. Which names a pattern matches is decided in
-// internal/boundary/egress.
+// address, *.domain, * and **; and of the hosts that they are about. [Fault] says
+// what a Kit must not state, [Parse] what a boundary can apply. Which connections
+// a pattern matches is decided in internal/boundary/egress.
 package hostpattern
 
 import (

@@ -105,7 +105,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver/namespace/rootless", Why: "entering a user namespace comes before any driver"},
 	{Pkg: "internal/driver/mux", Why: "it chooses among drivers and knows none", Only: []string{"kiterr", "internal/plan", "internal/driver"}},
 	{Pkg: "internal/driver/*", Why: "drivers know machines, not Kits, and not each other"},
-	{Pkg: "internal/boundary/egress", Why: "decisions are pure", Only: []string{"kiterr", "internal/plan"}},
+	{Pkg: "internal/boundary/egress", Why: "decisions are pure", Only: []string{"kiterr", "capability/hostpattern", "internal/plan"}},
 	{Pkg: "internal/boundary/rulebook", Why: "the operator's rules know no Kit and no sandbox", Only: []string{"kiterr", "internal/plan", "internal/store/durable", "internal/boundary/egress"}},
 	{Pkg: "internal/boundary/ca", Why: "keys know nothing of who is impersonated", Only: []string{"kiterr", "internal/store/durable"}},
 	{Pkg: "internal/handover", Why: "connections know nothing of who serves them", Only: []string{}},

@@ -139,9 +139,15 @@ func (f *Failure) missingBase(ref, why string) {
 	case strings.HasPrefix(ref, LocalDomain+"/base:"):
 		f.Message = fmt.Sprintf("base image %s is not in the local store", ref)
 		f.Next = "make it with: kitbox base create"
+		if ref != LocalDomain+"/base:1" && !strings.Contains(ref, "@") {
+			f.Next = fmt.Sprintf("make it with: kitbox base create --ref %s, or start from %s/base:1", ref, LocalDomain)
+		}
 	case strings.HasPrefix(ref, LocalDomain+"/"):
 		f.Message = fmt.Sprintf("image %s is not in the local store", ref)
 		f.Next = "kitbox images lists what is"
+		if !strings.Contains(ref, "@") {
+			f.Next += "; a Kit of that name is made by: kitbox build --tag " + ref + " DIR"
+		}
 	default:
 		f.Message = fmt.Sprintf("base image %s cannot be had: %s", ref, lastClause(why))
 		f.Next = fmt.Sprintf("check its name and the registry, or start from %s/base:1 (kitbox base create)", LocalDomain)

@@ -66,7 +66,7 @@ func TestPatternsAndNamesThatCannotBeAreMistakes(t *testing.T) {
 		"tag a:1 BAD":                       "is not a repository name",
 		"tag a:1 b@sha256:0":                "is not a digest",
 		"volume ls a b":                     "ls takes one NAME at most",
-		"volume lst":                        `there is no command "lst"; did you mean ls?`,
+		"volume lst":                        `there is no command "lst"; did you mean ls? See "kitbox volume --help"`,
 		"mount frob":                        `there is no command "frob"; see "kitbox mount --help"`,
 		"volume rm":                         `see "kitbox volume rm --help"`,
 		"volume rm a b c":                   "rm takes NAME, or NAME and the PATH",

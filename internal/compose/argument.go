@@ -3,6 +3,7 @@ package compose
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,3 +53,16 @@ type argError struct {
 
 func (e *argError) Error() string { return e.text }
 func (e *argError) Unwrap() error { return e.err }
+
+// declaredArgs says which args there are instead of one that nobody declares.
+func declaredArgs(known map[string]bool) string {
+	const most = 20
+	names := slices.Sorted(maps.Keys(known))
+	switch {
+	case len(names) == 0:
+		return "none is declared at all"
+	case len(names) > most:
+		return fmt.Sprintf("those declared are %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return "those declared are " + strings.Join(names, ", ")
+}

@@ -2,6 +2,7 @@ package compose
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -22,5 +23,24 @@ func TestAnArgThatIsNotAdmittedIsShownWithWhatWouldBe(t *testing.T) {
 	}
 	if explainArgs(nil, declared, supplied) != nil {
 		t.Error("an error of nothing")
+	}
+}
+
+func TestAnArgThatNobodyDeclaresIsAnsweredByThoseDeclared(t *testing.T) {
+	many := map[string]bool{}
+	for i := range 25 {
+		many[fmt.Sprintf("a%02d", i)] = true
+	}
+	for _, c := range []struct {
+		known map[string]bool
+		want  string
+	}{
+		{nil, "none is declared at all"},
+		{map[string]bool{"b": true, "a": true}, "those declared are a, b"},
+		{many, "those declared are a00, a01, a02, a03, a04, a05, a06, a07, a08, a09, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19 and 5 more"},
+	} {
+		if got := declaredArgs(c.known); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

@@ -26,7 +26,7 @@ type loadedKit struct {
 // of any is reported together.
 func (c *Composer) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedKit, error) {
 	f := progress.Fetcher(c.c.Fetcher, o)
-	used := map[string]bool{}
+	used, known := map[string]bool{}, map[string]bool{}
 	var kits []loadedKit
 	for _, ref := range o.Kits {
 		if w, ok := f.Progress.(*progress.Lines); ok {
@@ -43,6 +43,9 @@ func (c *Composer) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedK
 		k := loadedKit{image: image, exports: map[string]string{}}
 		for _, name := range image.BuildArgs {
 			used[name] = true
+		}
+		for name := range doc.Args {
+			known[name] = true
 		}
 		supplied := map[string]string{}
 		for name, value := range o.Args {
@@ -72,7 +75,7 @@ func (c *Composer) load(ctx context.Context, o sandbox.CreateOptions) ([]loadedK
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Args)) {
 		if !used[name] {
-			return nil, fmt.Errorf("no Kit given declares an arg %s: %w", name, kiterr.ErrRefused)
+			return nil, fmt.Errorf("no Kit given declares an arg %s; %s: %w", name, declaredArgs(known), kiterr.ErrRefused)
 		}
 	}
 	return kits, nil

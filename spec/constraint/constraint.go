@@ -116,7 +116,18 @@ func distinct(cs []Constraint) []Constraint {
 	return out
 }
 
+// slips are spellings of operators in other languages.
+var slips = []struct {
+	written string
+	op      Op
+}{{"=>", AtLeast}, {"=<", AtMost}, {"==", Exactly}}
+
 func parseConstraint(s string) (Constraint, error) {
+	for _, slip := range slips {
+		if v, ok := strings.CutPrefix(s, slip.written); ok && ValidVersion(strings.TrimSpace(v)) {
+			return Constraint{}, fmt.Errorf("%q is not a constraint: write %q", s, string(slip.op)+" "+strings.TrimSpace(v))
+		}
+	}
 	for _, op := range []Op{AtLeast, AtMost, Above, Below, Exactly} {
 		if v, ok := strings.CutPrefix(s, string(op)); ok {
 			v = strings.TrimSpace(v)

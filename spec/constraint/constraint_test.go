@@ -96,6 +96,20 @@ func TestParseImage(t *testing.T) {
 	}
 }
 
+func TestOperatorsOfOtherLanguagesAreTranslated(t *testing.T) {
+	for s, want := range map[string]string{
+		"node => 22":       `"node => 22": "=> 22" is not a constraint: write ">= 22"`,
+		"node=<22":         `"node=<22": "=<22" is not a constraint: write "<= 22"`,
+		"node == 22":       `"node == 22": "== 22" is not a constraint: write "= 22"`,
+		"node > 1, => 2.1": `"node > 1, => 2.1": "=> 2.1" is not a constraint: write ">= 2.1"`,
+		"node => x":        `"node => x": "> x" is not a version`,
+	} {
+		if _, err := constraint.ParseRelation(s); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", s, err, want)
+		}
+	}
+}
+
 func FuzzParseRelation(f *testing.F) {
 	for _, s := range []string{"a", "a >= 1, < 2", "com.x/y = 1.a-", "a > 0, < 0.-", "a > 1.2, < 1.1a"} {
 		f.Add(s)

@@ -3,10 +3,13 @@ package lint
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/capability/hostpattern"
+	"github.com/kitbox-dev/kitbox/capability/networkpolicy"
 	"github.com/kitbox-dev/kitbox/capability/wellknown"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/spelling"
@@ -64,7 +67,7 @@ func unknownType(k *kit, report reporter) {
 				later, best = true, t // the last is the newest
 				continue
 			}
-			if n := spelling.Distance(squeeze(base), squeeze(b), at); !later && n < at && n < len(b)/2 {
+			if n := spelling.Distance(squeeze(base), squeeze(b), at); !later && n < at && (n < len(b)/2 || swapped(base, b)) {
 				best, at = t, n
 			}
 		}
@@ -77,6 +80,20 @@ func unknownType(k *kit, report reporter) {
 			report(e.path+".type", fmt.Sprintf("%s is not a well-known type, and a host that does not know it refuses the Kit: add optional: true", name))
 		}
 	}
+}
+
+// swapped reports whether b is a with two neighbouring letters exchanged, which is
+// one slip and a distance of two: too far for a short word otherwise.
+func swapped(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) - 1 {
+		if a[i] != b[i] {
+			return a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+		}
+	}
+	return false
 }
 
 func squeeze(s string) string { return strings.NewReplacer("-", "", "_", "", ".", "").Replace(s) }
@@ -96,6 +113,45 @@ func resourcesInMixin(k *kit, report reporter) {
 	for _, e := range k.entries {
 		if e.Type == capability.Namespace+"/resources@1" {
 			report(e.path+".type", "the workload owns the composition's resources: declare them there, or say in the mixin's description what it needs")
+		}
+	}
+}
+
+// unusableHosts finds patterns that the grammar lets pass for the sake of hosts
+// that might understand them, and that a boundary refuses with the whole Kit.
+func unusableHosts(k *kit, report reporter) {
+	for _, e := range k.entries {
+		if e.Type != typeNetwork && e.Type != typeNetworkV2 {
+			continue
+		}
+		c, ok := networkpolicy.Peek(*e.Request)
+		if !ok {
+			continue
+		}
+		unusable(c.Install.Allow, true, e.path+".config.install.allow", report)
+		unusable(c.Install.Deny, false, e.path+".config.install.deny", report)
+		unusable(c.Runtime.Allow, true, e.path+".config.runtime.allow", report)
+		unusable(c.Runtime.Deny, false, e.path+".config.runtime.deny", report)
+	}
+}
+
+func unusable(entries []networkpolicy.Entry, allow bool, list string, report reporter) {
+	for i, entry := range entries {
+		for j, h := range entry.Hosts {
+			if capability.HasReference(h) || hostpattern.Fault(h) != "" { // the latter is an error already
+				continue
+			}
+			p, err := hostpattern.Parse(h)
+			at := list + "[" + strconv.Itoa(i) + "]"
+			if len(entry.Hosts) > 1 || entry.Bounded() {
+				at += ".hosts[" + strconv.Itoa(j) + "]"
+			}
+			switch {
+			case err != nil:
+				report(at, fmt.Sprintf("a Kit with this rule does not start: %v", err))
+			case allow && entry.Bounded() && p.Scope == hostpattern.Network && !p.Prefix.IsSingleIP():
+				report(at, fmt.Sprintf("a Kit with this rule does not start: what allows particular requests names its host, and %s is a range of addresses", strconv.QuoteToASCII(h)))
+			}
 		}
 	}
 }

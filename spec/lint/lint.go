@@ -74,6 +74,7 @@ var rules = []check{
 	{Rule{"unknown-type", "a capability type that looks like a well-known one misspelt", ""}, unknownType},
 	{Rule{"privileged-without-description", "privileged does not say why", "privileged@1/description-says-why"}, privilegedWhy},
 	{Rule{"resources-in-mixin", "a mixin declares resources, which the workload owns", "resources@1/workload-owns-declaration"}, resourcesInMixin},
+	{Rule{"host-pattern", "a host pattern that no boundary can apply, so that the Kit does not start", ""}, unusableHosts},
 	{Rule{"workload-base", "a workload starts from an image without the platform's floor", "SPEC-v3 §3.5/workload-base-should-match-runtime"}, workloadBase},
 	{Rule{"license-not-spdx", "a license is not an SPDX id", "SPEC-v3 §4/licenses-spdx"}, unknownLicense},
 	{Rule{WorkloadWithoutContent, "a workload that is checked as a file alone has no recipe yet", "SPEC-v3 §3.5/workload-has-content"}, nil},

@@ -233,6 +233,7 @@ var cases = map[string][]struct {
 	},
 	"unknown-type": {
 		{"misspelt", kit{entries: []string{"type: com.docker.sandbox/volumes@1\noptional: true\nconfig: {path: /x}"}}, []string{"capabilities[0].type"}},
+		{"letters exchanged", kit{entries: []string{"type: com.docker.sandbox/prot@1\nconfig: {container: 80}"}}, []string{"capabilities[0].type"}},
 		{"without its hyphen", kit{entries: []string{"type: com.docker.sandbox/networkpolicy@1"}}, []string{"capabilities[0].type"}},
 		{"a later version, required", kit{entries: []string{"type: com.docker.sandbox/volume@2\nconfig: {path: /x}"}}, []string{"capabilities[0].type"}},
 		{"a later version", kit{entries: []string{"type: com.docker.sandbox/volume@9\noptional: true\nconfig: {}"}}, nil},
@@ -247,6 +248,18 @@ var cases = map[string][]struct {
 	"resources-in-mixin": {
 		{"a mixin", kit{entries: []string{"type: com.docker.sandbox/resources@1\nconfig: {memory: 1g}"}}, []string{"capabilities[0].type"}},
 		{"a workload", kit{kind: "workload", top: "build: FROM x/y", entries: []string{"type: com.docker.sandbox/resources@1\nconfig: {memory: 1g}"}}, nil},
+	},
+	"host-pattern": {
+		{"an empty label", kit{entries: []string{network("", "api..example.com")}}, []string{"capabilities[0].config.runtime.allow[0]"}},
+		{"no port", kit{entries: []string{network(`"a.example:443x"`, `ok.example, "a.example:0"`)}}, []string{"capabilities[0].config.install.allow[0]", "capabilities[0].config.runtime.allow[1]"}},
+		{"wildcards", kit{entries: []string{network("", `"*.*.example.com", "*api.example.com"`)}}, []string{"capabilities[0].config.runtime.allow[0]", "capabilities[0].config.runtime.allow[1]"}},
+		{"no name", kit{entries: []string{network("", `"api,example.com", api.example.com/`)}}, []string{"capabilities[0].config.runtime.allow[0]", "capabilities[0].config.runtime.allow[1]"}},
+		{"a denial", kit{entries: []string{"type: com.docker.sandbox/network-policy@1\nconfig: {install: {deny: [a..b]}, runtime: {deny: [ok.example, .b]}}"}}, []string{"capabilities[0].config.install.deny[0]", "capabilities[0].config.runtime.deny[1]"}},
+		{"among several", kit{entries: []string{"type: com.docker.sandbox/network-policy@2\nconfig: {runtime: {allow: [{hosts: [a.example, b..example], methods: [GET]}], deny: [{hosts: [c..example]}]}}"}}, []string{"capabilities[0].config.runtime.allow[0].hosts[1]", "capabilities[0].config.runtime.deny[0]"}},
+		{"requests to a range", kit{entries: []string{"type: com.docker.sandbox/network-policy@2\nconfig: {runtime: {allow: [{hosts: [192.0.2.0/24], methods: [GET]}], deny: [{hosts: [192.0.2.0/24], methods: [GET]}]}}"}}, []string{"capabilities[0].config.runtime.allow[0].hosts[0]"}},
+		{"in a group", kit{entries: []string{"group:\n  optional: true\n  capabilities:\n    - type: com.docker.sandbox/network-policy@1\n      config: {runtime: {allow: [a..b]}}"}}, []string{"capabilities[0].group.capabilities[0].config.runtime.allow[0]"}},
+		{"usable", kit{top: "args: {h: {default: x}}", entries: []string{network(`"*"`, `a.example, A.example., "a.example:443", "*.a.example", "**.a.example:80", "**", 192.0.2.1, 192.0.2.0/24, "[::1]:80", "::1", bücher.example, "${{ kit.args.h }}..example", a_b.example`)}}, nil},
+		{"another namespace's", kit{entries: []string{"type: com.example/network-policy@1\noptional: true\nconfig: {runtime: {allow: [a..b]}}"}}, nil},
 	},
 	"workload-base": {
 		{"alpine", kit{kind: "workload", recipe: "FROM alpine:3.22\n"}, []string{"kind"}},
@@ -432,6 +445,24 @@ func TestFindingsCanBeSilenced(t *testing.T) {
 
 // TestPlaces holds a finding in a comment descriptor against its place in the
 // file, and the order of findings against that of the document.
+func TestATypeWithTwoLettersExchangedIsOfferedItsSpelling(t *testing.T) {
+	for _, optional := range []string{"", "optional: true\n"} {
+		d, _ := spec.Decode([]byte(kit{entries: []string{"type: com.docker.sandbox/prot@1\n" + optional}}.source()), spec.Options{})
+		fs := lint.Check(d, lint.Options{})
+		if len(fs) != 1 || fs[0].ID != "unknown-type" || fs[0].Message != "prot@1 is not a well-known type: did you mean port@1?" {
+			t.Errorf("%q: %+v", optional, fs)
+		}
+	}
+}
+
+func TestAnUnusableHostIsShownWhereItStands(t *testing.T) {
+	d, _ := spec.Decode([]byte(kit{entries: []string{"type: com.docker.sandbox/network-policy@1\nconfig:\n  runtime:\n    allow:\n      - ok.example\n      - api..example.com:443\n"}}.source()), spec.Options{})
+	fs := lint.Check(d, lint.Options{})
+	if len(fs) != 1 || fs[0].Line != 9 || fs[0].Column != 13 || fs[0].Message != `a Kit with this rule does not start: pattern "api..example.com:443": "api..example.com" has an empty label` {
+		t.Errorf("%+v", fs)
+	}
+}
+
 func TestPlaces(t *testing.T) {
 	src := "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   licenses: [Apache2]\n#   capabilities:\n#     - type: com.docker.runtime/sbx@1\nFROM alpine\n"
 	d, ds := spec.Decode([]byte(src), spec.Options{File: "Dockerfile"})

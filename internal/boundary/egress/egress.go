@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kitbox-dev/kitbox/capability/hostpattern"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -349,7 +350,7 @@ func (p *Policy) CouldAllow(phase plan.Phase, host string) Verdict {
 // denies it; any other needs a rule that spells it. own says that addr is one
 // of the host's own addresses, which only the operator opens, one by one.
 func (p *Policy) DecideAddr(r Request, addr netip.Addr, own bool) Verdict {
-	h, err := addrHost(addr)
+	h, err := hostpattern.AddrHost(addr)
 	if err != nil {
 		return Verdict{Why: err.Error()}
 	}

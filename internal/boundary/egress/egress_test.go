@@ -421,28 +421,6 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-func FuzzParseHost(f *testing.F) {
-	for _, s := range []string{"example.com", "EXAMPLE.com.", "bücher.example", "0x7f.1", "[::1]", "::ffff:1.2.3.4", "fe80::1%eth0", "1.2.3.4.", "-a.b", "a。b", "xn--a", "ſ.example"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		h, err := ParseHost(s)
-		if err != nil {
-			return // refusing is always allowed
-		}
-		if h.Addr.IsValid() == (h.Name != "") {
-			t.Fatalf("ParseHost(%q) = %+v", s, h)
-		}
-		again, err := ParseHost(h.String())
-		if err != nil || again != h {
-			t.Fatalf("ParseHost(%q) = %q, which reads as %q, %v", s, h, again, err)
-		}
-		if !ascii(h.Name) || strings.ToLower(h.Name) != h.Name || len(h.Name) > maxName {
-			t.Fatalf("ParseHost(%q) = %q, not in its one spelling", s, h.Name)
-		}
-	})
-}
-
 func FuzzNew(f *testing.F) {
 	for _, s := range somePatterns {
 		f.Add(s, "example.com", uint16(443))

@@ -15,7 +15,11 @@ import (
 
 // Mistake is a mistake in the arguments of cmd; it says where the help is.
 func Mistake(cmd *cobra.Command, format string, args ...any) error {
-	return fmt.Errorf("%s; see %q", fmt.Sprintf(format, args...), cmd.CommandPath()+" --help")
+	text := fmt.Sprintf(format, args...)
+	if strings.HasSuffix(text, "?") {
+		return fmt.Errorf("%s See %q", text, cmd.CommandPath()+" --help")
+	}
+	return fmt.Errorf("%s; see %q", text, cmd.CommandPath()+" --help")
 }
 
 // Group is what the arguments of a command that only holds others must be.
