@@ -60,9 +60,14 @@ func decode(t *testing.T, b []byte) (r result) {
 
 func TestAContainerGetsWhatItsImageTrustsAndOurs(t *testing.T) {
 	c, root, dir := sandbox(t)
-	for what, want := range map[string]string{"": cert("system") + cert("ours"), cert("theirs") + "# a comment\n": cert("theirs") + cert("ours")} {
-		if what != "" {
-			write(t, root+"/etc/ssl/certs/ca-certificates.crt", what)
+	// In this order: what the second image has would be there for the first.
+	for _, image := range []struct{ has, want string }{
+		{"", cert("system") + cert("ours")},
+		{cert("theirs") + "# a comment\n", cert("theirs") + cert("ours")},
+	} {
+		want := image.want
+		if image.has != "" {
+			write(t, root+"/etc/ssl/certs/ca-certificates.crt", image.has)
 		}
 		out, err := c.Filter(spec(root, devMount), ".", dir)
 		if err != nil {
