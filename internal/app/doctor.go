@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,7 +30,7 @@ type doctor struct{ libexec []string }
 // Examine implements [sandbox.Doctor].
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	fs := []sandbox.Finding{
-		kernel(), userNamespaces(ctx, startInNamespaces), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(os.Geteuid() == 0 && userns.Initial(), loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
+		kernel(), userNamespaces(ctx, startInNamespaces(programs.Find(d.libexec, "kit-guest"))), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(os.Geteuid() == 0 && userns.Initial(), loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
 		d.program("kit-engine", true, "is the whole of kitbox, and keeps each sandbox"),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
@@ -74,13 +75,21 @@ func userNamespaces(ctx context.Context, try func(context.Context) error) sandbo
 	return f
 }
 
-func startInNamespaces(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	c := exec.CommandContext(ctx, "/proc/self/exe", "version")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
-	return c.Run()
+// startInNamespaces starts the guest's program, which ends at once without an input. It
+// is never this program: a test of this package would start itself without end.
+func startInNamespaces(guest string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if guest == "" {
+			return errors.New("kit-guest, which would be started, is missing")
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		c := exec.CommandContext(ctx, guest, "hold")
+		c.Env = []string{}
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
+		return c.Run()
+	}
 }
 
 func overlay(filesystems string) sandbox.Finding {

@@ -87,6 +87,21 @@ func TestEveryFindingSaysWhatWasFound(t *testing.T) {
 	}
 }
 
+// What is started in namespaces is a program that is named, and never the one that
+// runs: that would be this test, which would start itself again.
+func TestNamespacesAreTriedWithAnotherProgram(t *testing.T) {
+	if err := startInNamespaces("")(t.Context()); err == nil || !strings.Contains(err.Error(), "kit-guest") {
+		t.Errorf("without a program: %v", err)
+	}
+	script := filepath.Join(t.TempDir(), "kit-guest")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n[ \"$1\" = hold ] && exit 7\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := startInNamespaces(script)(t.Context()); os.Geteuid() == 0 && (err == nil || err.Error() != "exit status 7") {
+		t.Errorf("the program's end: %v", err)
+	}
+}
+
 // TestEveryCheckCanFail has each meet the machine that it is there to find, and be
 // right about one that has nothing wrong.
 func TestEveryCheckCanFail(t *testing.T) {
