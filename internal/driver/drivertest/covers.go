@@ -12,17 +12,17 @@ import (
 // secrets are hidden and whose hooks are kept.
 func (x *trial) covered() (dir string, m plan.Mount, err error) {
 	dir, err = x.layer("work", map[string]string{".env": "secret", "sub/.env": "secret", "keys/a": "secret", ".git/hooks/h": "hook", ".git/config": "config", "f": "text"})
-	m = bind(dir, "/work")
+	m = bind(dir, "/desk")
 	m.Covers = []plan.Cover{{Pattern: ".env", Kind: plan.CoverHide}, {Pattern: "/keys/", Kind: plan.CoverHide},
 		{Pattern: "/.git/hooks", Kind: plan.CoverKeep}, {Pattern: "/.git/config", Kind: plan.CoverKeep}}
 	return dir, m, err
 }
 
-// uncovering are ways to get at what is covered in /work. Each fails.
+// uncovering are ways to get at what is covered in /desk. Each fails.
 var uncovering = []string{
-	"rm -f /work/.env", "mv /work/.env /work/x", "echo x >/work/.env", "ln /work/.env /work/x", "rmdir /work/keys", "mv /work/keys /work/k",
-	"rm /work/.git/hooks/h", "echo x >/work/.git/hooks/new", "echo x >>/work/.git/config", "mv /work/.git /work/g", "mv /work/.git/hooks /work/h",
-	"mv /work/sub /work/s && grep secret /work/s/.env; got=$?; mv /work/s /work/sub; exit $got",
+	"rm -f /desk/.env", "mv /desk/.env /desk/x", "echo x >/desk/.env", "ln /desk/.env /desk/x", "rmdir /desk/keys", "mv /desk/keys /desk/k",
+	"rm /desk/.git/hooks/h", "echo x >/desk/.git/hooks/new", "echo x >>/desk/.git/config", "mv /desk/.git /desk/g", "mv /desk/.git/hooks /desk/h",
+	"mv /desk/sub /desk/s && grep secret /desk/s/.env; got=$?; mv /desk/s /desk/sub; exit $got",
 }
 
 // coverChecks judge what lies over parts of a bind.
@@ -40,7 +40,7 @@ var coverChecks = []check{
 		}
 		// Over a stop and a start as well.
 		for range 2 {
-			if err := x.want(cl, "cat /work/.env /work/sub/.env; ls /work/keys; cat /work/f /work/.git/hooks/h /work/.git/config", "texthookconfig"); err != nil {
+			if err := x.want(cl, "cat /desk/.env /desk/sub/.env; ls /desk/keys; cat /desk/f /desk/.git/hooks/h /desk/.git/config", "texthookconfig"); err != nil {
 				return err
 			}
 			for _, script := range uncovering {
@@ -76,10 +76,10 @@ var coverChecks = []check{
 			return err
 		}
 		for _, script := range append([]string{
-			"umount /work/.env", "umount -l /work/keys", "umount /work/.git/hooks", "umount -l /work/.git/config",
-			"mount -o remount,rw,bind /work/.git/hooks && touch /work/.git/hooks/x", "mount -o remount,rw,bind /other && touch /other/x",
-			"mkdir -p /a && mount --bind /work /a && grep secret /a/.env", "mkdir -p /b && mount --rbind /work /b && umount /b/.env",
-			"mkdir -p /c && mount --move /work/.env /c",
+			"umount /desk/.env", "umount -l /desk/keys", "umount /desk/.git/hooks", "umount -l /desk/.git/config",
+			"mount -o remount,rw,bind /desk/.git/hooks && touch /desk/.git/hooks/x", "mount -o remount,rw,bind /other && touch /other/x",
+			"mkdir -p /a && mount --bind /desk /a && grep secret /a/.env", "mkdir -p /b && mount --rbind /desk /b && umount /b/.env",
+			"mkdir -p /c && mount --move /desk/.env /c",
 		}, uncovering...) {
 			if err := x.fails(cl, script); err != nil {
 				return err
@@ -102,7 +102,7 @@ var coverChecks = []check{
 			os.WriteFile(dir+"/tmp", []byte("secret"), 0o644), os.Rename(dir+"/tmp", dir+"/.env")); err != nil {
 			return err
 		}
-		return x.eventually(func() error { return x.want(cl, "cat /work/later/deep/.env /work/.env", "") })
+		return x.eventually(func() error { return x.want(cl, "cat /desk/later/deep/.env /desk/.env", "") })
 	}},
 	{"a file is added to once and keeps what it had, and never in a mount", func(x *trial) error {
 		etc, err := x.layer("etc", map[string]string{"etc/trust/real": "one"})
