@@ -12,17 +12,16 @@ import (
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // TestAKitInARepository is built of the commit that its ref stands for.
 func TestAKitInARepository(t *testing.T) {
+	needs.Program(t, "git", "apt-get install git")
 	out, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("git is not installed, and here nothing may be left out: apt-get install git")
-		}
-		t.Skip("git is not installed: apt-get install git")
+		t.Fatal(err)
 	}
 	repo := filepath.Join(t.TempDir(), "k")
 	git := func(args ...string) string {

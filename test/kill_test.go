@@ -26,7 +26,7 @@ type host struct {
 }
 
 func newHost(t *testing.T) *host {
-	needs(t)
+	canRun(t)
 	h := &host{t, filepath.Join(t.TempDir(), "home")}
 	t.Cleanup(func() {
 		list, _ := os.ReadDir(filepath.Join(h.home, "sandboxes"))

@@ -14,19 +14,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // TestAnOrdinaryUserRunsAKit makes a user that exists only in a mount namespace
 // of this test, with subordinate ids, and lets it do what root does elsewhere.
 func TestAnOrdinaryUserRunsAKit(t *testing.T) {
-	needs(t)
+	canRun(t)
 	for _, p := range []string{"unshare", "setpriv", "newuidmap", "nsenter"} {
-		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("%s is missing", p)
-			}
-			t.Skipf("%s is missing: apt-get install uidmap util-linux", p)
-		}
+		needs.Program(t, p, "apt-get install uidmap util-linux")
 	}
 	// Not below t.TempDir, which only root may enter.
 	dir, err := os.MkdirTemp("", "kitbox-user-")

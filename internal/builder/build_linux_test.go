@@ -30,6 +30,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/builder/cli"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
@@ -61,17 +62,8 @@ func busybox(t *testing.T) []byte {
 			return b
 		}
 	}
-	missing(t, "a static busybox (apt install busybox-static)")
+	needs.Lacks(t, "this machine has no static busybox: apt-get install busybox-static")
 	return nil
-}
-
-// missing skips, or fails where everything has to run.
-func missing(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf("this machine has no %s", what)
-	}
-	t.Skipf("this machine has no %s", what)
 }
 
 // A bench is a home with a base image and a builder of its own.
@@ -82,12 +74,8 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	if os.Getuid() != 0 {
-		missing(t, "root for this test")
-	}
-	if _, err := exec.LookPath("runc"); err != nil {
-		missing(t, "runc (apt install runc)")
-	}
+	needs.Root(t, "BuildKit mounts")
+	needs.Program(t, "runc", "apt-get install runc")
 	b := &bench{t, filepath.Join(t.TempDir(), "home")}
 	t.Cleanup(func() {
 		if err := builder.Stop(context.Background(), b.dir()); err != nil && !errors.Is(err, kiterr.ErrNotRunning) {

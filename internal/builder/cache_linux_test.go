@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/builder"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // TestTheCacheIsBelowItsBoundWhenTheBuilderEnds fills a small cache and lets the
@@ -72,10 +73,7 @@ func TestProgressModes(t *testing.T) {
 		t.Errorf("loud: %v", err)
 	}
 	// On a terminal, script's, it moves the cursor as buildx does.
-	script, err := exec.LookPath("script")
-	if err != nil {
-		missing(t, "script (apt install bsdutils)")
-	}
+	script := needs.Program(t, "script", "apt-get install bsdutils")
 	cmd := exec.Command(script, "-qec", os.Args[0]+" build --home "+b.home+" --no-cache "+dir, "/dev/null")
 	cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	out, err := cmd.CombinedOutput()

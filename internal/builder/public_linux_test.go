@@ -11,16 +11,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 func TestThePublicNetworkLeadsToPublicHostsByName(t *testing.T) {
 	for _, need := range []string{"nsenter", "busybox"} {
-		if _, err := exec.LookPath(need); os.Getuid() != 0 || err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("this test needs root and %s", need)
-			}
-			t.Skipf("this test needs root and %s", need)
-		}
+		needs.Root(t, "it makes namespaces")
+		needs.Program(t, need, "apt-get install util-linux busybox-static")
 	}
 	p, err := newPublicNetwork(t.TempDir())
 	if err != nil {

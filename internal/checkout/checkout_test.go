@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/checkout"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -31,17 +32,12 @@ type server struct {
 
 func serve(t *testing.T) *server {
 	t.Helper()
+	needs.Program(t, "git", "apt-get install git")
 	out, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("git is not installed, and here nothing may be left out: apt-get install git")
-		}
-		t.Skip("git is not installed: apt-get install git")
+		t.Fatal(err)
 	}
-	backend := filepath.Join(strings.TrimSpace(string(out)), "git-http-backend")
-	if _, err := os.Stat(backend); err != nil {
-		t.Skip(err)
-	}
+	backend := needs.File(t, filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), "apt-get install git")
 	s := &server{t: t, root: t.TempDir()}
 	done := make(chan struct{})
 	h := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + s.root, "GIT_HTTP_EXPORT_ALL=1"}, InheritEnv: []string{"PATH"}, Stderr: discard{}}

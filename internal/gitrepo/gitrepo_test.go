@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -40,9 +41,7 @@ func put(t *testing.T, p, text string) {
 // files that are not committed.
 func source(t *testing.T) string {
 	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is missing: apt-get install git")
-	}
+	needs.Program(t, "git", "apt-get install git")
 	dir := filepath.Join(t.TempDir(), "src")
 	run(t, filepath.Dir(dir), "init", "-q", dir)
 	for _, n := range []string{"one", "two"} {

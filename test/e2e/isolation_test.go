@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // serve starts an HTTP server on the host's loopback and counts what reaches
@@ -217,9 +219,7 @@ func TestInterruptedCreateLeavesNothing(t *testing.T) {
 // TestTheOCIDriverKeepsTheSamePromises runs the same Kit on an installed
 // runtime.
 func TestTheOCIDriverKeepsTheSamePromises(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("the oci driver needs root")
-	}
+	needs.Root(t, "the oci driver runs as root only")
 	addr, hits := serve(t, "served")
 	dir := repository(t, 1000, map[string]string{"tracked": "x\n", ".env": "secret\n"})
 	create(t, "runtime", probe, dir, "--driver", "oci", "--route", "allowed.test="+addr, "--mask", ".env")

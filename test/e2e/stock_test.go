@@ -13,23 +13,17 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
-// needs returns the path of a program that somebody else wrote.
-func needs(t *testing.T, name, hint string) string {
+// theirs returns the path of a program that somebody else wrote.
+func theirs(t *testing.T, name, how string) string {
 	t.Helper()
 	if p := filepath.Join(bin, "tools", name); isFile(p) {
 		return p
 	}
-	p, err := exec.LookPath(name)
-	if err == nil {
-		return p
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatalf("this machine has no %s: %s", name, hint)
-	}
-	t.Skipf("this machine has no %s: %s", name, hint)
-	return ""
+	return needs.Program(t, name, how)
 }
 
 func isFile(p string) bool {
@@ -125,8 +119,8 @@ func (p private) frontendAt(ref string) {
 // over the builder's socket, by the frontend image that the syntax line names, into
 // a registry and a layout.
 func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
-	buildctl := needs(t, "buildctl", "run scripts/tools")
-	buildx := needs(t, "buildx", "run scripts/tools")
+	buildctl := theirs(t, "buildctl", "run scripts/tools")
+	buildx := theirs(t, "buildx", "run scripts/tools")
 	host := validating(t)
 	p := newPrivate(t)
 	mirrors := `{"version":1,"mirrors":{"docker.io":[{"host":"` + host + `","tags":true}]}}`
@@ -239,7 +233,7 @@ func digestIn(t *testing.T, metadata string) string {
 // that it has here: a registry, a directory, a layout and both archives. docker load
 // needs a daemon; skopeo reads docker's archives in its place.
 func TestSkopeoCarriesKits(t *testing.T) {
-	skopeo := needs(t, "skopeo", "apt install skopeo")
+	skopeo := theirs(t, "skopeo", "apt install skopeo")
 	host := validating(t)
 	p := newPrivate(t)
 	ref := host + "/kits/piece:1"

@@ -7,21 +7,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // brought returns the paths of programs of this machine that a test brings along.
 func brought(t *testing.T, programs ...string) (paths []string) {
 	t.Helper()
 	for _, p := range programs {
-		at, err := exec.LookPath(p)
-		if err == nil {
-			at, err = filepath.EvalSymlinks(at)
-		}
+		at, err := filepath.EvalSymlinks(needs.Program(t, p, "install what it is part of"))
 		if err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatal(err)
-			}
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		paths = append(paths, at)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // gitRun is the user's own git.
@@ -181,8 +183,8 @@ func TestGitOfAWorkspaceCannotBeMadeToRunThings(t *testing.T) {
 func TestARootWithEveryCapabilityCannotUncover(t *testing.T) {
 	for _, driver := range []string{"namespace", "oci"} {
 		t.Run(driver, func(t *testing.T) {
-			if driver == "oci" && os.Getuid() != 0 {
-				t.Skip("the oci driver needs root")
+			if driver == "oci" {
+				needs.Root(t, "the oci driver runs as root only")
 			}
 			cannotUncover(t, driver)
 		})

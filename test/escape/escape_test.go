@@ -12,12 +12,13 @@ package escape
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // A place is where an attempt or its control runs.
@@ -99,21 +100,16 @@ func TestThereAreEnoughAttempts(t *testing.T) {
 // runtime makes.
 func TestEveryAttemptIsHeld(t *testing.T) {
 	out := newOutside(t)
-	needs := map[kind][]string{users: {"/etc/subuid", "/etc/subgid", "setpriv", "newuidmap"}, runtimes: {"crun"}}
+	takes := map[kind][]string{users: {"/etc/subuid", "/etc/subgid", "setpriv", "newuidmap"}, runtimes: {"crun"}}
 	held := map[kind]int64{}
 	for _, k := range []kind{roots, users, runtimes} {
 		t.Run(string(k), func(t *testing.T) {
 			held[k] = -1
-			for _, need := range needs[k] {
-				_, err := os.Stat(need)
-				if !strings.HasPrefix(need, "/") {
-					_, err = exec.LookPath(need)
-				}
-				if err != nil && os.Getenv("CI") != "" {
-					t.Fatal(err)
-				}
-				if err != nil {
-					t.Skip(err)
+			for _, need := range takes[k] {
+				if strings.HasPrefix(need, "/") {
+					needs.File(t, need, "apt-get install uidmap")
+				} else {
+					needs.Program(t, need, "apt-get install uidmap util-linux crun")
 				}
 			}
 			var ran atomic.Int64

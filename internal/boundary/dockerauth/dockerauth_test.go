@@ -25,7 +25,7 @@ import (
 
 const (
 	user, password = "real-user", "real-password"
-	placeholder    = "kitbox-login-1"
+	standIn        = "kitbox-login-1"
 )
 
 // A hub is a registry and its token service, as a boundary reaches them.
@@ -90,7 +90,7 @@ func presenter(t *testing.T, s Source) (*Presenter, *[]audit.Decision) {
 func presenterOf(t *testing.T, s Source, state string) (*Presenter, *[]audit.Decision) {
 	t.Helper()
 	var log []audit.Decision
-	p, err := New([]plan.DockerAuth{{Registry: "registry.test", Placeholder: placeholder}, {Registry: "other.test:5000", Placeholder: "kitbox-login-2"}}, s, state,
+	p, err := New([]plan.DockerAuth{{Registry: "registry.test", Placeholder: standIn}, {Registry: "other.test:5000", Placeholder: "kitbox-login-2"}}, s, state,
 		func(d audit.Decision) { log = append(log, d) })
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func clean(t *testing.T, what, body string, h http.Header) {
 func TestALoginIsExchangedAndNothingOfItIsShown(t *testing.T) {
 	h := newHub(t)
 	p, log := presenter(t, source(realLogin, nil))
-	login := "Basic " + b64("kitbox:"+placeholder)
+	login := "Basic " + b64("kitbox:"+standIn)
 
 	// Before the registry has named its token service, nobody is shown a
 	// login, whatever he is called.
@@ -207,14 +207,14 @@ func TestALoginIsExchangedAndNothingOfItIsShown(t *testing.T) {
 			t.Errorf("%s saw %s", host, h.last())
 		}
 	}
-	for _, auth := range []string{"Bearer " + tokens.Refresh, "Bearer x" + tokens.Token, "Bearer " + placeholder, "Basic " + b64("x:"+tokens.Token), "Token " + tokens.Token} {
+	for _, auth := range []string{"Bearer " + tokens.Refresh, "Bearer x" + tokens.Token, "Bearer " + standIn, "Basic " + b64("x:"+tokens.Token), "Token " + tokens.Token} {
 		if code, _, _ := h.ask(t, p, "registry.test", "GET", "/v2/", auth, ""); code != 401 || strings.Contains(h.last(), "REAL") {
 			t.Errorf("%s: %d, it saw %s", auth, code, h.last())
 		}
 	}
 
 	// OAuth: with the password, and with what stands for a refresh token.
-	code, body, hd = h.ask(t, p, "auth.test", "POST", "/token", "", url.Values{"grant_type": {"password"}, "username": {"kitbox"}, "password": {placeholder}, "service": {"registry.test"}}.Encode())
+	code, body, hd = h.ask(t, p, "auth.test", "POST", "/token", "", url.Values{"grant_type": {"password"}, "username": {"kitbox"}, "password": {standIn}, "service": {"registry.test"}}.Encode())
 	clean(t, "the password grant", body, hd)
 	if code != 200 || !strings.Contains(h.last(), "password="+password) || !strings.Contains(h.last(), "username="+user) {
 		t.Errorf("password grant: %d, it saw %s", code, h.last())
@@ -240,7 +240,7 @@ func TestAnAnswerThatRevealsIsNotPassedOn(t *testing.T) {
 	h := newHub(t)
 	p, _ := presenter(t, source(realLogin, nil))
 	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
-	login := "Basic " + b64("kitbox:"+placeholder)
+	login := "Basic " + b64("kitbox:"+standIn)
 	for _, tt := range []struct {
 		status       int
 		answer, want string
@@ -268,7 +268,7 @@ func TestARegistryThatAsksForAPasswordGetsIt(t *testing.T) {
 	h := newHub(t)
 	h.challenge = `Basic realm="Registry"`
 	p, log := presenter(t, source(realLogin, nil))
-	login := "Basic " + b64("kitbox:"+placeholder)
+	login := "Basic " + b64("kitbox:"+standIn)
 	// At once: what it asks for is found out first, without a login.
 	if code, _, _ := h.ask(t, p, "registry.test", "GET", "/v2/a/tags/list", login, ""); code != 200 || !strings.Contains(h.last(), "Basic "+b64(user+":"+password)) {
 		t.Errorf("%d, it saw %s", code, h.last())
@@ -301,7 +301,7 @@ func TestIdentityTokensAreExchangedByOAuth(t *testing.T) {
 	h := newHub(t)
 	p, _ := presenter(t, source(Login{Identity: secret.New([]byte("REAL-IDENTITY"))}, nil))
 	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
-	code, body, hd := h.ask(t, p, "auth.test", "GET", "/token?service=s&scope=x&scope=y", "Basic "+b64("kitbox:"+placeholder), "")
+	code, body, hd := h.ask(t, p, "auth.test", "GET", "/token?service=s&scope=x&scope=y", "Basic "+b64("kitbox:"+standIn), "")
 	clean(t, "identity", body, hd)
 	if want := "POST auth.test/token  client_id=kitbox&grant_type=refresh_token&refresh_token=REAL-IDENTITY&scope=x+y&service=s"; code != 200 || h.last() != want {
 		t.Errorf("%d, it saw %s", code, h.last())
@@ -312,7 +312,7 @@ func TestWithoutALoginNothingIsShown(t *testing.T) {
 	h := newHub(t)
 	p, log := presenter(t, source(Login{}, errors.New("no login")))
 	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
-	if code, body, _ := h.ask(t, p, "auth.test", "GET", "/token", "Basic "+b64("kitbox:"+placeholder), ""); code != 502 || !strings.Contains(body, "no login") {
+	if code, body, _ := h.ask(t, p, "auth.test", "GET", "/token", "Basic "+b64("kitbox:"+standIn), ""); code != 502 || !strings.Contains(body, "no login") {
 		t.Errorf("%d %s", code, body)
 	}
 	if len(*log) != 1 || (*log)[0].Verdict != audit.Failed || (*log)[0].Credential == "" {
@@ -426,10 +426,10 @@ func FuzzChallenge(f *testing.F) {
 func TestTheNextPresenterGoesOn(t *testing.T) {
 	h := newHub(t)
 	state := filepath.Join(t.TempDir(), "registries.json")
-	login := "Basic " + b64("kitbox:"+placeholder)
+	login := "Basic " + b64("kitbox:"+standIn)
 	p, _ := presenterOf(t, source(realLogin, nil), state)
 	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
-	_, body, _ := h.ask(t, p, "auth.test", "POST", "/token", "", "grant_type=password&username=kitbox&service=s&password="+placeholder)
+	_, body, _ := h.ask(t, p, "auth.test", "POST", "/token", "", "grant_type=password&username=kitbox&service=s&password="+standIn)
 	var tokens struct {
 		Token   string `json:"token"`
 		Refresh string `json:"refresh_token"`

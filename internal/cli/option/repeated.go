@@ -31,7 +31,7 @@ func (r *repeated) Set(s string) error { return r.Append(s) }
 // String implements [pflag.Value]. That of no values is empty: help shows no default.
 func (r *repeated) String() string { return strings.Join(*r, ",") }
 
-// Type implements [pflag.Value]; help shows it where a usage names no placeholder.
+// Type implements [pflag.Value]; help shows it where a usage has no word in backquotes.
 func (*repeated) Type() string { return "stringArray" }
 
 // Append implements [pflag.SliceValue].

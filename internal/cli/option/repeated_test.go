@@ -35,7 +35,7 @@ func TestARepeatedOptionIsOneOfPflags(t *testing.T) {
 			t.Errorf("%q: %v, want %v", args, gotErr, wantErr)
 		}
 	}
-	for _, usage := range []string{"a `KIT`", "one without a placeholder", ""} {
+	for _, usage := range []string{"a `KIT`", "one without a word for its value", ""} {
 		a, _ := ours(usage)
 		b, _ := theirs(usage)
 		if got, want := a.Flags().FlagUsages(), b.Flags().FlagUsages(); got != want {

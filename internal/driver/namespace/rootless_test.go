@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
@@ -53,12 +54,7 @@ func asUser(t *testing.T, subordinate bool, tests string, processes int) (string
 		t.Skip("only root can become any user")
 	}
 	for _, p := range []string{"unshare", "setpriv", "nsenter", "newuidmap"} {
-		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
-			}
-			t.Skip(err)
-		}
+		needs.Program(t, p, "apt-get install uidmap util-linux")
 	}
 	guest, err := guestPath()
 	if err != nil {

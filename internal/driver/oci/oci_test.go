@@ -11,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/drivertest"
 	"github.com/kitbox-dev/kitbox/internal/driver/drivertest/rootfs"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -46,13 +47,7 @@ func TestPromises(t *testing.T) {
 	guest := rootfs.Guest(t)
 	for _, name := range []string{"crun", "runc"} {
 		t.Run(name, func(t *testing.T) {
-			runtime, err := exec.LookPath(name)
-			if err != nil {
-				if os.Getenv("CI") == "true" {
-					t.Fatal(err)
-				}
-				t.Skip(err)
-			}
+			runtime := needs.Program(t, name, "apt-get install "+name)
 			drivertest.Run(t.Context(), suiteT{t}, drivertest.Subject{
 				Open:    func(dir string) driver.Driver { return &Driver{Dir: dir, GuestPath: guest, Runtime: runtime} },
 				Machine: plan.Machine{Layers: []string{layer}, IDMap: plan.IDMap{Base: 1_100_000_000, Size: 65536}},

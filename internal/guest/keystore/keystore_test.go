@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // authority is a certificate as the boundary has one.
@@ -36,13 +38,7 @@ func authority(t testing.TB, name string) string {
 // keytool runs Java's own tool, which judges what this package makes.
 func keytool(t *testing.T, args ...string) string {
 	t.Helper()
-	p, err := exec.LookPath("keytool")
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	p := needs.Program(t, "keytool", "apt-get install default-jdk-headless")
 	out, err := exec.Command(p, append(args, "-J-Duser.language=en", "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC")...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("keytool %v: %v\n%s", args, err, out)
