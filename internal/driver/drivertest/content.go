@@ -257,33 +257,41 @@ var contentChecks = []check{
 		}
 		return nil
 	}},
-	{"a file is added to what the layers have, and once", func(x *trial) error {
-		etc, err := x.layer("stores", map[string]string{"etc/store": "theirs"})
+	{"a file is added to once and keeps what it had, and never in a mount", func(x *trial) error {
+		etc, err := x.layer("etc", map[string]string{"etc/trust/real": "one"})
 		if err != nil {
 			return err
 		}
-		if err := os.Symlink("store", etc+"/etc/link"); err != nil {
+		if err := errors.Join(os.Chmod(etc+"/etc/trust/real", 0o640), os.Symlink("trust/real", etc+"/etc/link")); err != nil {
+			return err
+		}
+		given, err := x.layer("given", map[string]string{"f": "given"})
+		if err != nil {
 			return err
 		}
 		m := x.machine()
 		m.Layers = append(append([]string{}, m.Layers...), etc)
+		m.Mounts = append(m.Mounts, bind(given, "/given"), bind(given+"/f", "/etc/bound"))
 		m.Files = []plan.BootFile{
-			{Path: "/etc/link", Content: "ours\n", Append: true},
-			{Path: "/etc/missing", Content: "ours\n", Append: true, Optional: true},
-			{Path: "/etc/made", Content: "ours\n", Append: true},
+			{Path: "/etc/link", Content: "two\n", Append: true},
+			{Path: "/etc/made", Content: "two\n", Append: true},
+			{Path: "/etc/none", Content: "two\n", Append: true, Optional: true},
+			{Path: "/given/f", Content: "two\n", Append: true}, {Path: "/given/new", Content: "two\n"}, {Path: "/given/sub/new", Content: "two\n"},
+			{Path: "/etc/bound", Content: "two\n"},
 		}
 		cl, err := x.up(m)
 		if err != nil {
 			return err
 		}
-		const look = "cat /etc/store /etc/made; test -L /etc/link && ls /etc/missing 2>/dev/null || echo so"
-		if err := x.want(cl, look, "theirs\nours\nours\nso"); err != nil {
-			return err
+		for range 2 {
+			if err := x.want(cl, "readlink /etc/link; cat /etc/trust/real; stat -c %a /etc/trust/real; cat /etc/made; ls /etc/none 2>/dev/null; cat /given/f /etc/bound; ls /given", "trust/real\none\ntwo\n640\ntwo\ngivengivenf"); err != nil {
+				return err
+			}
+			if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
+				return err
+			}
 		}
-		if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
-			return err
-		}
-		return x.want(cl, look, "theirs\nours\nours\nso")
+		return holds(given+"/f", "given", etc+"/etc/trust/real", "one")
 	}},
 	{"a file can be the guest's program, or a link that gives way", func(x *trial) error {
 		l, err := x.layer("there", map[string]string{"opt/there": "theirs"})

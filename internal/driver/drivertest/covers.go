@@ -8,13 +8,15 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
-// covered makes a directory of secrets and a repository, and a mount of it whose
-// secrets are hidden and whose hooks are kept.
-func (x *trial) covered() (dir string, m plan.Mount, err error) {
+// covered makes a directory of secrets and a repository, and a machine with a mount of
+// it whose secrets are hidden and whose hooks are kept.
+func (x *trial) covered() (dir string, m plan.Machine, err error) {
 	dir, err = x.layer("work", map[string]string{".env": "secret", "sub/.env": "secret", "keys/a": "secret", ".git/hooks/h": "hook", ".git/config": "config", "f": "text"})
-	m = bind(dir, "/desk")
-	m.Covers = []plan.Cover{{Pattern: ".env", Kind: plan.CoverHide}, {Pattern: "/keys/", Kind: plan.CoverHide},
+	desk := bind(dir, "/desk")
+	desk.Covers = []plan.Cover{{Pattern: ".env", Kind: plan.CoverHide}, {Pattern: "/keys/", Kind: plan.CoverHide},
 		{Pattern: "/.git/hooks", Kind: plan.CoverKeep}, {Pattern: "/.git/config", Kind: plan.CoverKeep}}
+	m = x.machine()
+	m.Mounts = append(m.Mounts, desk)
 	return dir, m, err
 }
 
@@ -28,12 +30,10 @@ var uncovering = []string{
 // coverChecks judge what lies over parts of a bind.
 var coverChecks = []check{
 	{"what is covered of a bind is hidden or kept, from root too", func(x *trial) error {
-		dir, mt, err := x.covered()
+		dir, m, err := x.covered()
 		if err != nil {
 			return err
 		}
-		m := x.machine()
-		m.Mounts = append(m.Mounts, mt)
 		cl, err := x.up(m)
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ var coverChecks = []check{
 		return holds(dir+"/.env", "secret", dir+"/keys/a", "secret", dir+"/.git/hooks/h", "hook", dir+"/.git/config", "config")
 	}},
 	{"what lies over a bind stays there for a root with every capability", func(x *trial) error {
-		dir, mt, err := x.covered()
+		dir, m, err := x.covered()
 		if err != nil {
 			return err
 		}
@@ -65,8 +65,7 @@ var coverChecks = []check{
 		}
 		ro := bind(other, "/other")
 		ro.ReadOnly = true
-		m := x.machine()
-		m.Mounts = append(m.Mounts, mt, ro)
+		m.Mounts = append(m.Mounts, ro)
 		m.Capabilities = []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN"}
 		cl, err := x.up(m)
 		if err != nil {
@@ -88,12 +87,10 @@ var coverChecks = []check{
 		return holds(dir+"/.env", "secret", dir+"/.git/hooks/h", "hook", dir+"/.git/config", "config", other+"/f", "text")
 	}},
 	{"what comes into being in a bind is covered while its machine runs", func(x *trial) error {
-		dir, mt, err := x.covered()
+		dir, m, err := x.covered()
 		if err != nil {
 			return err
 		}
-		m := x.machine()
-		m.Mounts = append(m.Mounts, mt)
 		cl, err := x.up(m)
 		if err != nil {
 			return err
@@ -103,41 +100,6 @@ var coverChecks = []check{
 			return err
 		}
 		return x.eventually(func() error { return x.want(cl, "cat /desk/later/deep/.env /desk/.env", "") })
-	}},
-	{"a file is added to once and keeps what it had, and never in a mount", func(x *trial) error {
-		etc, err := x.layer("etc", map[string]string{"etc/trust/real": "one"})
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(os.Chmod(etc+"/etc/trust/real", 0o640), os.Symlink("trust/real", etc+"/etc/link")); err != nil {
-			return err
-		}
-		given, err := x.layer("given", map[string]string{"f": "given"})
-		if err != nil {
-			return err
-		}
-		m := x.machine()
-		m.Layers = append(append([]string{}, m.Layers...), etc)
-		m.Mounts = append(m.Mounts, bind(given, "/given"), bind(given+"/f", "/etc/bound"))
-		m.Files = []plan.BootFile{
-			{Path: "/etc/link", Content: "two\n", Append: true},
-			{Path: "/etc/none", Content: "two\n", Append: true, Optional: true},
-			{Path: "/given/f", Content: "two\n", Append: true}, {Path: "/given/new", Content: "two\n"}, {Path: "/given/sub/new", Content: "two\n"},
-			{Path: "/etc/bound", Content: "two\n"},
-		}
-		cl, err := x.up(m)
-		if err != nil {
-			return err
-		}
-		for range 2 {
-			if err := x.want(cl, "readlink /etc/link; cat /etc/trust/real; stat -c %a /etc/trust/real; ls /etc/none 2>/dev/null; cat /given/f /etc/bound; ls /given", "trust/real\none\ntwo\n640\ngivengivenf"); err != nil {
-				return err
-			}
-			if err := errors.Join(x.d.Stop(x.ctx, m.ID, 0), x.d.Start(x.ctx, m.ID)); err != nil {
-				return err
-			}
-		}
-		return holds(given+"/f", "given", etc+"/etc/trust/real", "one")
 	}},
 }
 

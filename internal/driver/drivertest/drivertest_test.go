@@ -303,11 +303,6 @@ func breakages() map[string]broken {
 				m.Files[i].Append = false
 			}
 		}},
-		"a file is added to what the layers have, and once": {alter: func(m *plan.Machine) {
-			for i := range m.Files {
-				m.Files[i].Append = false
-			}
-		}},
 		"a file can be the guest's program, or a link that gives way": {alter: func(m *plan.Machine) {
 			for i := range m.Files {
 				m.Files[i].Program = false
