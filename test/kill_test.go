@@ -206,7 +206,8 @@ func TestAKeeperThatHangsHoldsNobodyUp(t *testing.T) {
 	}
 	h.must("exec", "works", "--", "true")
 	// Who waits for it is told, and can give up before.
-	for _, args := range [][]string{{"exec", "hangs", "--", "true"}, {"start", "hangs"}, {"ports", "hangs"}, {"ports", "publish", "hangs", "80"}} {
+	for _, args := range [][]string{{"exec", "hangs", "--", "true"}, {"start", "hangs"}, {"ports", "hangs"}, {"ports", "publish", "hangs", "80"},
+		{"policy", "allow", "--sandbox", "hangs", "a.example"}} {
 		if _, err := h.run(args...); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("its keeper, process %d, does not answer; 'kitbox restart hangs' ends it", pid)) {
 			t.Errorf("%s: %v", args[0], err)
 		}

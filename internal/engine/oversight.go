@@ -1,9 +1,9 @@
 package engine
 
 import (
+	"context"
 	"path/filepath"
 
-	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/oversight"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -28,7 +28,12 @@ type subject struct{ b *box }
 
 func (s subject) Plan() (*plan.Plan, error) { return s.b.plan() }
 func (s subject) Book() string              { return s.b.sb.Path(rulesFile) }
-func (s subject) Keeper() link.Client       { return s.b.keeper() }
+
+// Reload implements [oversight.Subject]. A keeper that hangs is told from one that is
+// busy.
+func (s subject) Reload(ctx context.Context) error {
+	return s.b.attended().Answering(ctx, s.b.keeper().Reload)
+}
 
 // rules is everything that p's sandbox is judged by, as it is recorded now.
 func (b *box) rules(p *plan.Plan) ([]plan.EgressRule, error) {

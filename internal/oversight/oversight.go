@@ -34,8 +34,9 @@ type Subject interface {
 	// Book is the file of the operator's rules for this sandbox alone.
 	Book() string
 
-	// Keeper reaches who runs it.
-	Keeper() link.Client
+	// Reload has who runs it read its rules again. Without one it is
+	// [link.ErrNone].
+	Reload(ctx context.Context) error
 }
 
 // Config is what an oversight is made of. All fields are required.
@@ -228,7 +229,7 @@ func (o *Oversight) enforce(ctx context.Context, names []string) error {
 			if err != nil {
 				return // removed since
 			}
-			err = b.Keeper().Reload(bound)
+			err = b.Reload(bound)
 			if err != nil && !errors.Is(err, link.ErrNone) {
 				errs[i] = fmt.Errorf("sandbox %s: the rules are recorded and not in force there: %w; 'kitbox stop %s' cuts it off", name, err, name)
 			}

@@ -1,6 +1,7 @@
 package oversight
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -23,7 +24,9 @@ type stopped struct {
 
 func (s stopped) Plan() (*plan.Plan, error) { return s.plan, nil }
 func (s stopped) Book() string              { return filepath.Join(s.dir, "rules.json") }
-func (s stopped) Keeper() link.Client       { return link.Client{Dir: s.dir} }
+func (s stopped) Reload(ctx context.Context) error {
+	return link.Client{Dir: s.dir}.Reload(ctx)
+}
 
 func over(t *testing.T, p *plan.Plan) *Oversight {
 	dir := t.TempDir()
