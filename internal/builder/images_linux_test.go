@@ -182,7 +182,10 @@ func TestImagesOfARecipeComeAsKitsDo(t *testing.T) {
 				t.Errorf("%s: the registry was asked %s and has a mirror", how, a)
 			}
 		}
-		if got := copies.take(); !slices.ContainsFunc(got, func(a string) bool { return strings.HasPrefix(a, "GET hub/library/base/blobs/") }) {
+		// The two names have one content, which comes once, by either.
+		if got := copies.take(); !slices.ContainsFunc(got, func(a string) bool {
+			return strings.HasPrefix(a, "GET hub/library/base/blobs/") || strings.HasPrefix(a, "GET hub/library/tool/blobs/")
+		}) {
 			t.Errorf("%s: the mirror was asked %v", how, got)
 		}
 	}
