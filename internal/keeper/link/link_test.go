@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -70,5 +72,34 @@ func TestErrorsKeepTheirFamilyOnTheWay(t *testing.T) {
 	}
 	if Failed(nil).Err() != nil {
 		t.Error("no error arrived as one")
+	}
+}
+
+// TestADeadKeeperIsExplained starts keepers that end before they boot anything.
+func TestADeadKeeperIsExplained(t *testing.T) {
+	for _, c := range []struct{ name, script, want string }{
+		{"killed", "echo 'time=now level=INFO msg=\"keeper is up\"' >&2; kill -9 $$", "the sandbox's keeper died: signal: killed"},
+		{"gave up", "printf 'panic: at the wheel\\n\\ngoroutine 1 [running]:\\n' >&2; exit 2", "the sandbox's keeper died: panic: at the wheel"},
+		{"said why", "echo 'time=now level=ERROR msg=\"no descriptor\"' >&2; echo 'time=now level=INFO msg=bye' >&2; exit 1", `the sandbox's keeper died: time=now level=ERROR msg="no descriptor"`},
+		{"said nothing", "exit 3", "the sandbox's keeper died: exit status 3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			program := filepath.Join(dir, "program")
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			// What a keeper before it said explains nothing.
+			if err := os.WriteFile(filepath.Join(dir, LogName), []byte("panic: of another\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Spawn(program, dir, "t", nil, Held{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Boot(within(t), BootOptions{}); err == nil || err.Error() != c.want {
+				t.Errorf("%v, not %s", err, c.want)
+			}
+		})
 	}
 }

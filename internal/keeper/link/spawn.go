@@ -43,6 +43,7 @@ type Process struct {
 	client  Client
 	creator *net.UnixConn
 	proc    *child.Process
+	logged  int64 // bytes of its log that are of keepers before it
 }
 
 // Self is the program that this process runs.
@@ -80,6 +81,11 @@ func Spawn(program, dir, name string, env []string, held Held) (*Process, error)
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
 	}
 	defer log.Close()
+	st, err := log.Stat()
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("keeper of %s: %w", name, err)
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		conn.Close()
@@ -98,7 +104,7 @@ func Spawn(program, dir, name string, env []string, held Held) (*Process, error)
 		conn.Close()
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
 	}
-	return &Process{client: Client{dir}, creator: conn.(*net.UnixConn), proc: p}, nil
+	return &Process{client: Client{dir}, creator: conn.(*net.UnixConn), proc: p, logged: st.Size()}, nil
 }
 
 // A Held is a descriptor that a keeper keeps open for as long as it lives, and
@@ -201,20 +207,46 @@ func (p *Process) awaitEnd() {
 	}
 }
 
-// died explains a keeper that hung up, by what it logged last.
+// died explains a keeper that hung up: by what it logged itself, or by how its
+// process ended.
 func (p *Process) died(err error) error {
-	line := ""
-	if b, rerr := readTail(filepath.Join(p.client.Dir, LogName), 4<<10); rerr == nil {
-		for l := range strings.Lines(string(b)) {
-			if l = strings.TrimSpace(l); l != "" {
-				line = l
-			}
+	p.creator.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- p.proc.Wait() }()
+	select {
+	case how := <-ended:
+		if how != nil {
+			err = how
+		}
+	case <-time.After(exitTime):
+	}
+	if b, rerr := readTail(filepath.Join(p.client.Dir, LogName), p.logged, maxCause); rerr == nil {
+		if line := cause(b); line != "" {
+			return fmt.Errorf("the sandbox's keeper died: %s", line)
 		}
 	}
-	if line == "" {
-		return fmt.Errorf("the sandbox's keeper died: %w", err)
+	return fmt.Errorf("the sandbox's keeper died: %w", err)
+}
+
+// maxCause is how much of a log is searched for why a keeper ended.
+const maxCause = 64 << 10
+
+// cause finds in a keeper's log why it ended: how the Go runtime begins when it
+// gives up, or else the last line that is no message about ordinary work. A
+// message tells of work done, and what killed its writer came after.
+func cause(log []byte) string {
+	last := ""
+	for l := range strings.Lines(string(log)) {
+		l = strings.TrimSpace(l)
+		switch {
+		case strings.HasPrefix(l, "panic: "), strings.HasPrefix(l, "fatal error: "):
+			return l
+		case l == "", strings.Contains(l, " level=INFO "), strings.Contains(l, " level=DEBUG "):
+		default:
+			last = l
+		}
 	}
-	return fmt.Errorf("the sandbox's keeper died: %s", line)
+	return last
 }
 
 // Release gives up the connection of the creator. The keeper lives on, unless
@@ -239,7 +271,8 @@ func openLog(dir string) (*os.File, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 }
 
-func readTail(name string, n int64) ([]byte, error) {
+// readTail reads the last n bytes of a file, of those from byte on.
+func readTail(name string, from, n int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -249,10 +282,8 @@ func readTail(name string, n int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st.Size() > n {
-		if _, err := f.Seek(-n, io.SeekEnd); err != nil {
-			return nil, err
-		}
+	if _, err := f.Seek(max(from, st.Size()-n), io.SeekStart); err != nil {
+		return nil, err
 	}
-	return io.ReadAll(f)
+	return io.ReadAll(io.LimitReader(f, n))
 }
