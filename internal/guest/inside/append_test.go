@@ -56,3 +56,37 @@ func TestAppendingKeepsWhatIsThere(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatASandboxPutsInTheWayIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	way := filepath.Join(dir, "etc", ".kitbox-boot")
+	for what, put := range map[string]func() error{
+		"directory": func() error { return os.MkdirAll(filepath.Join(way, "full"), 0o700) },
+		"link":      func() error { return os.Symlink(outside, way) },
+		"file":      func() error { return os.WriteFile(way, []byte("x"), 0o400) },
+	} {
+		if err := os.MkdirAll(filepath.Dir(way), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(dir, "etc", "hosts")
+		if err := writeFile(File{Path: name, Content: what}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if b, err := os.ReadFile(name); err != nil || string(b) != what {
+			t.Errorf("%s: %q, %v", what, b, err)
+		}
+		if _, err := os.Lstat(way); !os.IsNotExist(err) {
+			t.Errorf("%s: it is still there: %v", what, err)
+		}
+	}
+	if b, err := os.ReadFile(outside); err != nil || len(b) != 0 {
+		t.Errorf("a link was followed: %q, %v", b, err)
+	}
+}

@@ -185,7 +185,10 @@ func replace(name string, mode os.FileMode, write func(io.Writer) error) error {
 		return err
 	}
 	tmp := path.Join(path.Dir(name), ".kitbox-boot")
-	_ = os.Remove(tmp)
+	// Whatever the sandbox has put there would keep it from booting.
+	if err := os.RemoveAll(tmp); err != nil {
+		return err
+	}
 	w, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
