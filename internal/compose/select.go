@@ -3,6 +3,7 @@ package compose
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -30,6 +31,10 @@ func (c *Composer) foresee(ctx context.Context, kits []resolve.Kit) error {
 		}
 		return false, "nobody handles it"
 	}))
+	var missing *resolve.SelectionError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("%w; run it without that Kit, or have its author mark what it can do without as optional: true", err)
+	}
 	return err
 }
 
