@@ -442,6 +442,15 @@ func TestWhatTheSuiteWarnsOfNamesTheLine(t *testing.T) {
 	}
 }
 
+func TestARuleThatNoBoundaryCanApplyIsWarnedAbout(t *testing.T) {
+	b := newBench(t)
+	res := b.mustBuild(builder.Request{Context: b.kit(map[string]string{
+		"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/network-policy@1\n    config:\n      runtime:\n        allow:\n          - good.example\n          - api..example.com\n"})})
+	if len(res.Warnings) != 1 || res.Warnings[0].File != "hello.yaml" || res.Warnings[0].Line != 10 || !strings.Contains(res.Warnings[0].Message, "does not start") {
+		t.Errorf("warnings: %+v", res.Warnings)
+	}
+}
+
 func TestMixinsWithLinksToNowhereAreWarnedAbout(t *testing.T) {
 	b := newBench(t)
 	dir := b.kit(map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\n",

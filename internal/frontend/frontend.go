@@ -72,7 +72,7 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 	if err := k.resolve(c.BuildOpts().Opts); err != nil {
 		return nil, err
 	}
-	k.warn(ctx, append(k.findings, k.floor()...))
+	k.warn(ctx, append(k.findings, k.surprises()...))
 	res, err := k.buildRecipe(ctx, b, c, ui)
 	if err != nil {
 		return nil, err

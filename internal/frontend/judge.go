@@ -85,7 +85,7 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 // said reports whether the author has been told, with the line, when the
 // descriptor was read or its recipe looked at.
 func (k *kit) said(f rule.Finding) bool {
-	for _, d := range append(k.findings, k.floor()...) {
+	for _, d := range append(k.findings, k.surprises()...) {
 		if d.Statement == f.Statement {
 			return true
 		}

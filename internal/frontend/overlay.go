@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/moby/buildkit/frontend/gateway/client"
 
@@ -11,20 +12,20 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/lint"
 )
 
-// ruleFloor is the one rule of the linter that a build applies: what it finds
-// cannot be seen in the published image.
-const ruleFloor = "workload-base"
+// told are the rules of the linter that a build applies: what they find cannot be
+// seen in the published image, or keeps it from ever running.
+var told = []string{"workload-base", "host-pattern"}
 
-// floor finds workloads whose recipe starts from an image that lacks what
-// content may assume (§3.5).
-func (k *kit) floor() spec.Diagnostics {
+// surprises finds workloads whose recipe starts from an image that lacks what
+// content may assume (§3.5), and rules that no boundary can apply.
+func (k *kit) surprises() spec.Diagnostics {
 	o := lint.Options{}
 	if k.recipe != nil {
 		o.Recipe = string(k.recipe.data)
 	}
 	var ds spec.Diagnostics
 	for _, f := range lint.Check(k.doc, o) {
-		if f.ID == ruleFloor {
+		if slices.Contains(told, f.ID) {
 			ds = append(ds, f.Diagnostic)
 		}
 	}
