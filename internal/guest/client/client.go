@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
@@ -206,7 +207,7 @@ func (cl *Client) with(ctx context.Context, f func(*protocol.Conn) error) error 
 func begin(c *protocol.Conn, r protocol.Request, files ...*os.File) (*protocol.Answer, error) {
 	r.Version = protocol.Version
 	if err := c.WriteMessage(protocol.KindRequest, r, files...); err != nil {
-		return nil, fmt.Errorf("asking the guest: %w", err)
+		return nil, fmt.Errorf("asking the guest: %w", unexpected(err))
 	}
 	a := new(protocol.Answer)
 	if err := c.ReadMessage(protocol.KindAnswer, a); err != nil {
@@ -284,10 +285,20 @@ func printable(s string) string {
 	return string(out)
 }
 
-// unexpected makes the end of a stream an error where more was due.
+// unexpected makes the end of a connection an error where more was due.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
+		err = io.ErrUnexpectedEOF
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return &hungUpError{err}
 	}
 	return err
 }
+
+// A hungUpError is of a guest that is gone, as it is when its machine ends. How the
+// socket puts it depends on what was under way.
+type hungUpError struct{ err error }
+
+func (e *hungUpError) Error() string { return "the guest hung up" }
+func (e *hungUpError) Unwrap() error { return e.err }

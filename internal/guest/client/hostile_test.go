@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
 	"github.com/kitbox-dev/kitbox/internal/guest/protocol"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -284,4 +286,54 @@ func TestAGuestThatNeverStartsACommandIsGivenUp(t *testing.T) {
 	if exit, err := cl.Exec(short(t), client.ExecRequest{Argv: []string{"x"}}, client.Stdio{}); err != nil || exit.Code != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
+}
+
+// A machine that ends takes its guest's end of a connection with it, at whatever
+// instant; whoever waited is told in words and not by the name of a socket.
+func TestAGuestThatHangsUpIsSaidInWords(t *testing.T) {
+	reset := func(c *protocol.Conn) { // with bytes unread, upon which the kernel resets the connection
+		for {
+			if n, err := unread(c.Raw()); err != nil || n > 0 {
+				return
+			}
+		}
+	}
+	started := func(c *protocol.Conn) { answer(c, protocol.Answer{PID: 2}) }
+	for name, c := range map[string]struct {
+		guest func(c *protocol.Conn)
+		s     client.Stdio
+	}{
+		"before its answer": {func(*protocol.Conn) {}, client.Stdio{}},
+		"while it runs":     {started, client.Stdio{}},
+		"while input comes": {func(c *protocol.Conn) { started(c); reset(c) }, client.Stdio{Stdin: strings.NewReader("x"), Copy: true}},
+	} {
+		_, err := hostile(t, c.guest).Exec(short(t), sh("true"), c.s)
+		if err == nil || !strings.Contains(err.Error(), "the guest hung up") || strings.Contains(err.Error(), "unix") || strings.Contains(err.Error(), "EOF") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// One that is gone before the request is written.
+	gone := client.Client{Dial: func(context.Context) (net.Conn, error) {
+		p, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		syscall.Close(p[1])
+		f := os.NewFile(uintptr(p[0]), "pair")
+		defer f.Close()
+		return net.FileConn(f)
+	}}
+	if _, err := gone.Exec(short(t), sh("true"), client.Stdio{}); err == nil || err.Error() != "asking the guest: the guest hung up" || errors.Is(err, kiterr.ErrLost) {
+		t.Errorf("gone: %v", err)
+	}
+}
+
+// unread is how many bytes wait to be read from c.
+func unread(c net.Conn) (n int, err error) {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n, errors.Join(err, cerr)
 }
