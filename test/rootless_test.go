@@ -90,7 +90,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err != nil {
-			t.Skipf("/etc/%s is missing, so nothing can be mounted over it", name)
+			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it: touch it", name)
 		}
 		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
 	}
@@ -131,8 +131,8 @@ kitbox exec v -- sh -c "echo before >/data/g"
 kitbox rm v
 kitbox create -q --name v --mask .env w:1 ws
 kitbox exec v -- sh -c "id -u; id -un; stat -c %u mine . /home/agent /bin/sh; echo made >made; echo more >>mine; cat /data/g; echo after >>/data/g; stat -c %u /data/g /data/by; echo x >/home/agent/x; mkdir d; echo y >d/.env"
-kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data"
-stat -c "%u %n" ws/mine ws/made ws/d
+kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data; echo root >by-root; stat -c %u by-root"
+stat -c "%u %n" ws/mine ws/made ws/d ws/by-root
 kitbox stop v; kitbox start v
 kitbox exec v -- cat /home/agent/x
 kitbox rm v
@@ -164,7 +164,7 @@ kitbox ls --json
 		// A service of the host, and the registry of its Kits.
 		"n\nhello\n{}\nn\n" +
 		"v\nv\nv\n1000\nagent\n1000\n1000\n1000\n0\nbefore\n1000\n0\n" + // the image's user owns what its caller does
-		"0\n0\n1000\n20001 ws/mine\n20001 ws/made\n20001 ws/d\nv\nv\nx\nv\n" +
+		"0\n0\n1000\n0\n20001 ws/mine\n20001 ws/made\n20001 ws/d\n20001 ws/by-root\nv\nv\nx\nv\n" +
 		"v\nbefore\nafter\n1000\nv\n" +
 		"p\nmounts\nlocked\np\n"
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "[]\n") {

@@ -130,6 +130,7 @@ type Keeper struct {
 	pid      int                   // guarded by mu
 	commands int                   // guarded by mu
 	held     int                   // guarded by mu; creators that have not hung up
+	since    time.Time             // guarded by mu; when the machine's boot began, or a little before
 	used     time.Time             // guarded by mu; when the last command, or the boot, ended
 	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
