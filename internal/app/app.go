@@ -76,7 +76,7 @@ func Main(args []string) int {
 	// SIGHUP too: a terminal that is closed ends what was started in it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: Version}
+	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv, Version: Version}
 	e, err := newEngine()
 	if err != nil {
 		none := unavailable{err}

@@ -170,7 +170,11 @@ func TestUsageMistakesNameTheThingAndTheHelp(t *testing.T) {
 	} {
 		var f fake
 		status, out, errs := f.command(strings.Fields(c.args)...)
-		if status != kiterr.StatusFailed || out != "" || !strings.HasPrefix(errs, "kitbox: ") || strings.Count(errs, "\n") != 1 ||
+		want := kiterr.StatusFailed
+		if strings.HasPrefix(c.args, "exec ") {
+			want = kiterr.StatusCannotExec
+		}
+		if status != want || out != "" || !strings.HasPrefix(errs, "kitbox: ") || strings.Count(errs, "\n") != 1 ||
 			!strings.Contains(errs, c.want) || !strings.Contains(errs, "--help") {
 			t.Errorf("%s: status %d, stdout %q, stderr %q", c.args, status, out, errs)
 		}
