@@ -75,6 +75,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 	program, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
+	must(os.Symlink("kitbox", filepath.Join(dir, "kit-engine")))
 	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
@@ -101,6 +102,7 @@ exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --boundi
   env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 PORT=$2 sh -ec '
 trap "kitbox ls --json | sed -n \"s/^    \\\"name\\\": \\\"\\(.*\\)\\\",/\\1/p\" | xargs -r kitbox rm --force >/dev/null 2>&1 || true" EXIT
 id -u
+kitbox doctor | grep -E "^ok +(user namespaces|overlayfs|network boundary|rootless|subordinate ids) " | cut -c 10-28 | tr -d " "
 kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
 kitbox create -q --name t w:1
 kitbox exec t -- sh -c "echo kept >/data/f; id -un"
@@ -158,7 +160,7 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
+	want := "20001\nusernamespaces\noverlayfs\nnetworkboundary\nsubordinateids\nrootless\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
 		// A service of the host, and the registry of its Kits.

@@ -71,6 +71,9 @@ func Main(args []string) int {
 			return e.RunJob(ctx, s, out, started)
 		})
 	}
+	if len(args) == 3 && args[1] == examine {
+		return examineMain(args[2])
+	}
 	// A command ends before collecting would pay.
 	debug.SetGCPercent(400)
 	// SIGHUP too: a terminal that is closed ends what was started in it.
