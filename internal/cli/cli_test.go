@@ -32,6 +32,9 @@ type fake struct {
 	events    []sandbox.PolicyEvent
 	infos     []sandbox.Info
 
+	unsaved    sandbox.Unsaved
+	unsavedErr error
+
 	rules   []sandbox.NetworkGrant
 	change  sandbox.RuleChange
 	query   sandbox.PolicyQuery
@@ -96,6 +99,11 @@ type fakeBox struct {
 	f    *fake
 	name string
 }
+
+func (b fakeBox) Unsaved(context.Context) (*sandbox.Unsaved, error) {
+	return &b.f.unsaved, b.f.unsavedErr
+}
+func (b fakeBox) Bundle(context.Context, io.Writer) error { return kiterr.ErrNotFound }
 
 func (b fakeBox) Name() string { return b.name }
 func (b fakeBox) Status(context.Context) (sandbox.Info, error) {
