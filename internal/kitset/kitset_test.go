@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -645,6 +646,70 @@ func TestSetsThatCannotBe(t *testing.T) {
 	h.reset()
 	if _, err := f.Push(t.Context(), kit.Root.String(), h.host+"/kits/m:2"); err == nil || !strings.Contains(err.Error(), "in itself") || len(h.requests) > 0 {
 		t.Errorf("a set over one of its Kits: %v, %d requests", err, len(h.requests))
+	}
+}
+
+// TestSetsWithoutEnd list more Kits than are looked up, Kits of more documents
+// than fit into memory, or of more layers than an image can have.
+func TestSetsWithoutEnd(t *testing.T) {
+	var sent atomic.Int64
+	hostile := newHub(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		layers, pad := 0, 3<<20
+		if strings.Contains(r.URL.Path, "/tall") {
+			layers, pad = 600, 0
+		}
+		c := ocispec.Image{Platform: layout.HostPlatform(), RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{}}}
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: map[string]string{
+			fetch.Annotation: `{"schemaVersion":"3","kind":"mixin","provides":["` + strings.Split(r.URL.Path, "/")[3] + `@1"]}`, "pad": strings.Repeat("x", pad),
+		}}
+		for n := range layers {
+			d := digest.FromString(fmt.Sprint(n))
+			m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: d, Size: 10})
+			c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, d)
+		}
+		config, err := json.Marshal(c)
+		if err != nil {
+			t.Error(err)
+		}
+		m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))}
+		data, err := json.Marshal(m)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			data = config
+		}
+		w.Header().Set("Content-Type", m.MediaType)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(data).String())
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		n, _ := w.Write(data)
+		sent.Add(int64(n))
+	}))
+	list := func(name string, n int) string {
+		var b strings.Builder
+		b.WriteString("kits:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  - {ref: HUB/kits/%s%d:1}\n", name, i)
+		}
+		return b.String()
+	}
+	for _, c := range []struct {
+		text, want string
+		sent       int64
+	}{
+		{list("some", 300), "256 Kits at most, this one 300", 0},
+		{list("some", 200), "documents of the listed Kits have more than 134217728 bytes", 160 << 20},
+		{list("tall", 2), "its Kits have 1201 layers with its own, the limit is 1000", 1 << 20},
+	} {
+		sent.Store(0)
+		f, images := fetcher(t)
+		_, err := f.Fetch(t.Context(), hostile.set(t, c.text), nil)
+		if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), c.want) || sent.Load() > c.sent {
+			t.Errorf("%v after %d bytes, want %s", err, sent.Load(), c.want)
+		}
+		if left := blobs(t, images); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
 	}
 }
 

@@ -17,6 +17,18 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
+// What one image may consist of. These are the bounds of the judge too. Whoever
+// serves an index can name as many images and layers as fit into its documents,
+// which is many more than anybody has.
+const (
+	MaxImages = 64   // of an index, without attestations
+	MaxLayers = 1000 // of one platform's image
+
+	// maxDocuments bounds the manifests and configs of all platforms together, in
+	// bytes: they are in memory at once.
+	maxDocuments = 64 << 20
+)
+
 // Docker's media types, which mean the same as OCI's.
 const (
 	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
@@ -94,7 +106,8 @@ func ReadImage(ctx context.Context, src Source, desc ocispec.Descriptor, p ocisp
 }
 
 // ReadAll reads manifest and config of every platform of desc that src has,
-// without attestations. If it has none of them, that is [kiterr.ErrNotFound].
+// without attestations. If it has none of them, that is [kiterr.ErrNotFound]; what
+// does not fit into memory is refused.
 func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image, error) {
 	idx, err := readIndex(ctx, src, desc)
 	if err != nil {
@@ -106,8 +119,9 @@ func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image,
 	}
 	var all []Image
 	var missing error
+	src = &allowance{src, desc.Digest, maxDocuments}
 	for _, m := range idx.Manifests {
-		if m.Platform != nil && m.Platform.OS == "unknown" {
+		if isAttestation(m) {
 			continue
 		}
 		im, err := readImage(ctx, src, desc, idx, m)
@@ -126,6 +140,29 @@ func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image,
 	return all, nil
 }
 
+// An allowance reads the documents of an index until they are too many.
+type allowance struct {
+	src  Source
+	of   digest.Digest
+	left int64 // bytes
+}
+
+func (a *allowance) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if desc.Size > a.left {
+		return nil, fmt.Errorf("index %s: its manifests and configs have more than %d bytes: %w", a.of, maxDocuments, kiterr.ErrRefused)
+	}
+	data, err := a.src.Document(ctx, desc)
+	a.left -= int64(len(data))
+	return data, err
+}
+
+// isAttestation reports whether an entry of an index tells about another one
+// rather than being an image: builders give it a platform that nobody has, or say
+// what it refers to.
+func isAttestation(d ocispec.Descriptor) bool {
+	return d.Platform != nil && d.Platform.OS == "unknown" || d.Annotations["vnd.docker.reference.type"] != ""
+}
+
 // ReadPlatforms returns the platforms that desc lists, sorted, whether src has them
 // or not; none if it is no index.
 func ReadPlatforms(ctx context.Context, src Source, desc ocispec.Descriptor) ([]string, error) {
@@ -135,7 +172,7 @@ func ReadPlatforms(ctx context.Context, src Source, desc ocispec.Descriptor) ([]
 	}
 	var names []string
 	for _, m := range idx.Manifests {
-		if m.Platform != nil && m.Platform.OS != "unknown" {
+		if m.Platform != nil && !isAttestation(m) {
 			names = append(names, PlatformName(*m.Platform))
 		}
 	}
@@ -175,6 +212,15 @@ func readIndex(ctx context.Context, src Source, desc ocispec.Descriptor) (*ocisp
 	if err := json.Unmarshal(data, idx); err != nil {
 		return nil, fmt.Errorf("index %s: %w", desc.Digest, err)
 	}
+	images := 0
+	for _, m := range idx.Manifests {
+		if !isAttestation(m) {
+			images++
+		}
+	}
+	if images > MaxImages {
+		return nil, fmt.Errorf("index %s has %d images, the limit is %d: %w", desc.Digest, images, MaxImages, kiterr.ErrRefused)
+	}
 	return idx, nil
 }
 
@@ -188,6 +234,9 @@ func readManifest(ctx context.Context, src Source, desc ocispec.Descriptor) (m o
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		return m, fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	if n := len(m.Layers); n > MaxLayers {
+		return m, fmt.Errorf("manifest %s has %d layers, the limit is %d: %w", desc.Digest, n, MaxLayers, kiterr.ErrRefused)
 	}
 	return m, nil
 }
@@ -239,13 +288,13 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 	var has []string
 	var match []ocispec.Descriptor
 	for _, m := range idx.Manifests {
+		if isAttestation(m) {
+			continue
+		}
 		if m.Platform == nil {
 			if IsManifest(m.MediaType) && len(idx.Manifests) == 1 {
 				return m, nil // nothing to choose from
 			}
-			continue
-		}
-		if m.Platform.OS == "unknown" {
 			continue
 		}
 		has = append(has, PlatformName(*m.Platform))
