@@ -188,18 +188,45 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 		if ok, err := there.Blobs().Exists(ctx, d); err != nil || !ok {
 			continue // no right to look is no reason to give up
 		}
-		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, there) })
+		return p.mount(ctx, d, there)
 	}
 	p.f.note("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
+	send := func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) }
 	rc, err := p.images.Fetch(ctx, d)
 	if errors.Is(err, kiterr.ErrNotFound) {
-		return p.f.fromOrigins(ctx, d, from, func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) })
+		return p.f.fromOrigins(ctx, d, from, func(r io.Reader, at string) error { return verified(r, d, at, send) })
 	}
 	if err != nil {
 		return err
 	}
 	defer rc.Close()
-	return p.repo.Blobs().Push(ctx, d, rc)
+	return verified(rc, d, "the local store", send)
+}
+
+// mount lets the registry take a blob over from its repository there. One that
+// does not do that is sent it.
+func (p *pusher) mount(ctx context.Context, d ocispec.Descriptor, there *remote.Repository) error {
+	var sent *verifier
+	err := p.repo.Mount(ctx, d, there.Reference.Repository, func() (io.ReadCloser, error) {
+		rc, err := p.content(ctx, d, there)
+		if err != nil {
+			return nil, err
+		}
+		if sent, err = newVerifier(rc, d, there.Reference.Registry+"/"+there.Reference.Repository); err != nil {
+			rc.Close()
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{sent, rc}, nil
+	})
+	if sent != nil {
+		if wrong := sent.wrong(); wrong != nil {
+			return wrong
+		}
+	}
+	return err
 }
 
 // content opens a blob in the store, else there.
@@ -212,15 +239,16 @@ func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, there *remot
 }
 
 // fromOrigins reads a blob that the store lacks from the first of the
-// repositories that has it.
-func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(io.Reader) error) error {
+// repositories that has it. Use is told which one that is, and verifies what it
+// gets.
+func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(r io.Reader, at string) error) error {
 	err := fmt.Errorf("blob %s: %w in the local store", d.Digest, kiterr.ErrNotFound)
 	for _, o := range from {
 		where, serr := f.sites(o)
 		if serr != nil {
 			return serr
 		}
-		berr := blob(ctx, where, d, use)
+		berr := blob(ctx, where, d, func(r io.Reader) error { return use(r, o.String()) })
 		if berr == nil || ctx.Err() != nil {
 			return berr
 		}
@@ -267,7 +295,10 @@ func (p *pusher) explain(err error) error {
 	host := p.repo.Reference.Registry
 	var resp *errcode.ErrorResponse
 	var op *net.OpError
+	var wrong *contentError
 	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("pushing %s: %w", p.name, wrong)
 	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
 		return err
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):

@@ -254,7 +254,7 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 		return nil
 	}
 	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
-		return f.fromOrigins(ctx, d, from, use)
+		return f.fromOrigins(ctx, d, from, func(r io.Reader, _ string) error { return use(r) })
 	})
 }
 
@@ -282,7 +282,7 @@ func (f *Fetcher) Complete(ctx context.Context, root ocispec.Descriptor) error {
 			continue
 		}
 		if err := f.layers(ctx, images, im.Platform(), im.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
-			return f.fromOrigins(ctx, d, from, use)
+			return f.fromOrigins(ctx, d, from, func(r io.Reader, _ string) error { return use(r) })
 		}); err != nil {
 			return err
 		}
