@@ -416,3 +416,41 @@ func TestPushesThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryPlatformsDescriptorIsJudged before a push, also of an index that says
+// nothing itself and has nothing for this machine, and in YAML too.
+func TestEveryPlatformsDescriptorIsJudged(t *testing.T) {
+	f := setup(t)
+	host := strict(t, nil)
+	pin := digest.FromString("x").String()
+	for listed, want := range map[string]string{
+		"kitbox.local/a:1":   "only this machine has",
+		host + "/kits/set:1": "would be in itself",
+		"../a":               "a local path",
+	} {
+		for form, text := range map[string]string{
+			"JSON": `{"kits":[{"ref":"` + listed + `","digest":"` + pin + `"}]}`,
+			"YAML": "schemaVersion: \"3\"\nkind: mixin\nprovides: [x@1]\nkits:\n- ref: " + listed + "\n  digest: " + pin + "\n",
+		} {
+			if form == "YAML" && want == "a local path" {
+				continue // it is no descriptor then
+			}
+			plain, err := image(f.images, "one"+form, map[string]string{fetch.Annotation: `{"schemaVersion":"3","kind":"mixin","provides":["x@1"]}`}, ocispec.Platform{OS: "linux", Architecture: "another"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, err := image(f.images, "two"+form, map[string]string{fetch.Annotation: text}, ocispec.Platform{OS: "linux", Architecture: "other"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			root, err := f.images.PushJSON(t.Context(), ocispec.MediaTypeImageIndex, ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{plain, set}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.Push(t.Context(), root.Digest.String(), host+"/kits/set:1")
+			if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s in %s: %v", listed, form, err)
+			}
+		}
+	}
+}

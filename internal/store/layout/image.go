@@ -199,6 +199,34 @@ func ReadAnnotation(ctx context.Context, src Source, desc ocispec.Descriptor, p 
 	return m.Annotations[key], err
 }
 
+// ReadAnnotations returns the values of one annotation of desc, each once: the
+// index's, and those of all manifests that src has.
+func ReadAnnotations(ctx context.Context, src Source, desc ocispec.Descriptor, key string) ([]string, error) {
+	idx, err := readIndex(ctx, src, desc)
+	if err != nil {
+		return nil, err
+	}
+	manifests := []ocispec.Descriptor{desc}
+	var values []string
+	if idx != nil {
+		manifests = slices.DeleteFunc(slices.Clone(idx.Manifests), isAttestation)
+		values = append(values, idx.Annotations[key])
+		src = &allowance{src, desc.Digest, maxDocuments}
+	}
+	for _, d := range manifests {
+		m, err := readManifest(ctx, src, d)
+		if errors.Is(err, kiterr.ErrNotFound) && idx != nil {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, m.Annotations[key])
+	}
+	slices.Sort(values)
+	return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" }), nil
+}
+
 // readIndex returns nil when desc is no index.
 func readIndex(ctx context.Context, src Source, desc ocispec.Descriptor) (*ocispec.Index, error) {
 	if !IsIndex(desc.MediaType) {
