@@ -41,6 +41,25 @@ type source struct {
 	file string // the descriptor, relative to dir
 }
 
+// maxText bounds what is read of a descriptor, in bytes: as much as a builder
+// reads of any one file. What has more is no descriptor.
+const maxText = 8 << 20
+
+// text is the descriptor as authored.
+func (s source) text() ([]byte, error) {
+	name := filepath.Join(s.dir, s.file)
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, durable.Explain(name, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxText))
+	if err != nil {
+		return nil, durable.Explain(name, err)
+	}
+	return data, nil
+}
+
 // key is a hash of everything the build of src depends on: the descriptor, the
 // recipe, the context as the builder gets it, the arguments, the local images
 // that the text names, the platform and the builder. Owners and times of files
@@ -186,9 +205,9 @@ func contentFiles(src source, doc *spec.Document, args map[string]string) []stri
 func walkContext(ctx context.Context, src source, args map[string]string, visit func(rel string, info fs.FileInfo) error) error {
 	w := walker{ctx: ctx, root: src.dir, always: map[string]bool{}, visit: visit}
 	w.count(src.file)
-	text, err := os.ReadFile(filepath.Join(src.dir, src.file))
+	text, err := src.text()
 	if err != nil {
-		return durable.Explain(filepath.Join(src.dir, src.file), err)
+		return err
 	}
 	var patterns []string
 	ignore := ".dockerignore"
