@@ -9,6 +9,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -310,24 +311,27 @@ func (i Image) Platform() string {
 	return PlatformName(i.Config.Platform)
 }
 
-// choose returns idx's manifest for p, preferring the same variant. Entries
-// for attestations (platform "unknown") are not images.
+// choose returns idx's manifest for p: the one of its variant, else the one that
+// the most machines can run, which is one of no variant or of the lowest.
+// Attestations are not images.
 func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Descriptor, error) {
+	images := slices.DeleteFunc(slices.Clone(idx.Manifests), isAttestation)
 	var has []string
 	var match []ocispec.Descriptor
-	for _, m := range idx.Manifests {
-		if isAttestation(m) {
-			continue
-		}
+	for _, m := range images {
 		if m.Platform == nil {
-			if IsManifest(m.MediaType) && len(idx.Manifests) == 1 {
+			if IsManifest(m.MediaType) && len(images) == 1 {
 				return m, nil // nothing to choose from
 			}
 			continue
 		}
 		has = append(has, PlatformName(*m.Platform))
-		if m.Platform.OS == p.OS && m.Platform.Architecture == p.Architecture &&
-			(p.Variant == "" || m.Platform.Variant == "" || m.Platform.Variant == p.Variant) {
+		if m.Platform.OS != p.OS || m.Platform.Architecture != p.Architecture {
+			continue
+		}
+		if v := m.Platform.Variant; v == p.Variant {
+			return m, nil
+		} else if n := variant(*m.Platform); p.Variant == "" || v == "" || n > 0 && n <= variant(p) {
 			match = append(match, m)
 		}
 	}
@@ -336,12 +340,27 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, it has %s: %w", d, PlatformName(p),
 			cmp.Or(strings.Join(slices.Compact(has), ", "), "none"), kiterr.ErrNotFound)
 	}
-	for _, m := range match {
-		if m.Platform.Variant == p.Variant {
-			return m, nil
+	best := match[0]
+	for _, m := range match[1:] {
+		// To a variant that was asked for, the nearest; the first of equals.
+		if a, b := variant(*m.Platform), variant(*best.Platform); p.Variant == "" && a < b || p.Variant != "" && a > b {
+			best = m
 		}
 	}
-	return match[0], nil
+	return best, nil
+}
+
+// variant orders the variants of one architecture, of which machines of a later
+// one run images of an earlier one. None is the first one that there is; 0: they
+// have no order.
+func variant(p ocispec.Platform) int {
+	if n, err := strconv.Atoi(strings.TrimPrefix(p.Variant, "v")); err == nil {
+		return n
+	}
+	if p.Variant != "" {
+		return 0
+	}
+	return map[string]int{"amd64": 1, "arm64": 8, "arm": 5}[p.Architecture]
 }
 
 // ParsePlatform reads os/arch or os/arch/variant.
