@@ -127,9 +127,9 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	return journal.Writer{Dir: b.sb.Dir()}.Append(journal.Stopped, "its keeper had died")
 }
 
-// keepOn gives a machine without a keeper a new one. Who uses it is known to
-// nobody, since that died with the keeper before, so it is not idle: the new one
-// counts the time from now on, unless the plan says that it may stay for ever.
+// keepOn gives a machine without a keeper a new one. Who was about to use it is known
+// to nobody, since that died with the keeper before, so it is not idle: the new one
+// counts the time from now on, or from the end of what the guest says is under way.
 func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
 	machines, err := b.e.machines(ctx)
 	if err != nil || !machines[p.Machine.ID].Running {

@@ -158,6 +158,10 @@ func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 	if err := k.overtake(since); err != nil {
 		k.log().Warn("looking for background hooks", "err", err)
 	}
+	k.mu.Lock()
+	k.heir = true
+	k.mu.Unlock()
+	k.inherit()
 	k.publish()
 	k.ready()
 	return nil

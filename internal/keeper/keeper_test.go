@@ -33,6 +33,7 @@ type world struct {
 	ended map[string]chan struct{}
 
 	run     func(ctx context.Context, c Command, out io.Writer) (int, error)
+	guests  func(ctx context.Context, told func(n int)) error // nil: no sessions
 	await   func(ctx context.Context, key string) (int, error)
 	prepare func()                            // nil: a host that prepares nothing
 	rules   func() ([]plan.EgressRule, error) // of the keeper
@@ -148,6 +149,14 @@ func (w *world) Await(ctx context.Context, key string) (int, error) {
 		return w.await(ctx, key)
 	}
 	return 0, kiterr.ErrNotFound
+}
+
+func (w *world) Sessions(ctx context.Context, told func(n int)) error {
+	if w.guests != nil {
+		return w.guests(ctx, told)
+	}
+	told(0)
+	return nil
 }
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }

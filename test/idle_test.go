@@ -1,0 +1,98 @@
+package test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/kitbox-dev/kitbox/sandbox"
+)
+
+// job waits for the end of a detached command and returns how it ended.
+func (h *host) job(name, id string) (end sandbox.Job) {
+	h.t.Helper()
+	h.eventually("the job to end", func() string {
+		var jobs []sandbox.Job
+		if err := json.Unmarshal([]byte(h.must("job", "ls", "--json", name)), &jobs); err != nil {
+			h.t.Fatal(err)
+		}
+		for _, j := range jobs {
+			if j.ID == id && !j.Running {
+				end = j
+				return ""
+			}
+		}
+		return "it runs"
+	})
+	return end
+}
+
+// Sessions are known to the keeper alone, and those that it had when it was killed
+// go on: the next one must not take their sandbox for idle, and must stop it when
+// they have ended.
+func TestSessionsThatOutliveTheirKeeperHoldTheSandbox(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	// Several times as long as the silence that would stop it.
+	const busy = "sleep 4; echo done"
+	for name, begin := range map[string]func() (end func() string){
+		"a job": func() func() string {
+			id := strings.TrimSpace(h.must("exec", "-d", "x", "--", "sh", "-c", busy))
+			return func() string {
+				if j := h.job("x", id); j.ExitCode == nil || *j.ExitCode != 0 {
+					t.Errorf("the job: %+v", j)
+				}
+				return h.must("logs", "x", id)
+			}
+		},
+		"a command": func() func() string {
+			c := h.command("exec", "x", "--", "sh", "-c", busy)
+			var out strings.Builder
+			c.Stdout, c.Stderr = &out, &out
+			h.begin(c, "x")
+			return func() string {
+				if err := c.Wait(); err != nil {
+					t.Error(err)
+				}
+				return out.String()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.must("create", "-q", "--name", "x", "--idle-timeout", "1s", "w:1")
+			end := begin()
+			before := h.info("x")
+			kill(t, before.KeeperPID)
+			h.must("exec", "x", "--", "true")
+			after := h.info("x")
+			if after.KeeperPID == before.KeeperPID || after.State != sandbox.Busy || after.Commands != 1 {
+				t.Errorf("under the next keeper: %+v", after)
+			}
+			if out := end(); out != "done\n" {
+				t.Errorf("it said %q", out)
+			}
+			h.eventually("the sandbox to stop", func() string {
+				if i := h.info("x"); i.State != sandbox.Stopped || !strings.HasPrefix(i.Reason, "idle") {
+					return string(i.State) + " " + i.Reason
+				}
+				return ""
+			})
+			h.must("rm", "x")
+		})
+	}
+}
+
+// begin starts c and waits until it runs in the sandbox.
+func (h *host) begin(c *exec.Cmd, name string) {
+	h.t.Helper()
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.eventually("a command to run", func() string {
+		if i := h.info(name); i.Commands == 0 {
+			return string(i.State)
+		}
+		return ""
+	})
+}
