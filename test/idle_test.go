@@ -2,8 +2,10 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -95,4 +97,49 @@ func (h *host) begin(c *exec.Cmd, name string) {
 		}
 		return ""
 	})
+}
+
+// A sandbox that may stop at any moment is started again for whoever attaches to it,
+// and is not stopped before its workload has begun: no error is tolerated.
+func TestAttachingNeverRacesTheIdleStop(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	h.must("create", "-q", "--name", "brief", "--idle-timeout", "1ms", "w:1")
+	for i := range 20 {
+		if out := h.must("attach", "brief", "--", "-c", fmt.Sprint("echo ", i)); out != fmt.Sprintln(i) {
+			t.Errorf("attach %d said %q", i, out)
+		}
+	}
+	// Several at once, each of which may find it stopping at the end of another.
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 5 {
+				out, err := h.run("attach", "brief", "--", "-c", fmt.Sprint("echo ", i))
+				if err != nil || out != fmt.Sprintln(i) {
+					t.Errorf("attach %d said %q: %v", i, out, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	h.must("rm", "brief")
+}
+
+// The sandbox of a run is kept, stopped, and its name can be used again at once.
+func TestRunsInALoopNeverRaceTheIdleStop(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	for i := range 20 {
+		if out := h.must("run", "-q", "--name", "same", "--idle-timeout", "1ms", "w:1", "--", "-c", fmt.Sprint("echo ", i)); out != fmt.Sprintln(i) {
+			t.Errorf("run %d said %q", i, out)
+		}
+		if s := h.info("same"); s.State != sandbox.Stopped {
+			t.Errorf("after run %d: %+v", i, s)
+		}
+		if out := h.must("attach", "same", "--", "-c", "echo again"); out != "again\n" {
+			t.Errorf("attach %d said %q", i, out)
+		}
+		h.must("rm", "same")
+	}
 }

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -91,28 +92,71 @@ func TestLongRunningAndForeverAreNotStoppedForSilence(t *testing.T) {
 // Sessions that come and go around the moment of the stop either work or are
 // told that the sandbox stops; none is cut.
 func TestSessionsNeverRaceTheIdleStop(t *testing.T) {
-	w, dir, p := newWorld(), t.TempDir(), testPlan()
-	p.IdleMillis = 1
-	x := w.live(t, dir, p, false, nil)
-	for range 200 {
-		s, err := x.client.Dial(bounded(t), false)
-		if err != nil {
-			if !errors.Is(err, link.ErrNone) && !errors.Is(err, kiterr.ErrNotRunning) {
-				t.Fatal(err)
+	served := 0
+	for range 50 {
+		w, dir, p := newWorld(), t.TempDir(), testPlan()
+		p.IdleMillis = 1
+		x := w.live(t, dir, p, false, nil)
+		for {
+			s, err := x.client.Dial(bounded(t), false)
+			if err != nil {
+				if !errors.Is(err, link.ErrNone) && !errors.Is(err, kiterr.ErrNotRunning) {
+					t.Fatal(err)
+				}
+				break
 			}
-			break
+			if _, err := s.Conn.Write([]byte("x")); err != nil {
+				t.Fatalf("a session was cut: %v", err)
+			}
+			var b [1]byte
+			if _, err := s.Conn.Read(b[:]); err != nil {
+				t.Fatalf("a session was cut: %v", err)
+			}
+			s.Close()
+			// Until the moment of the stop, and across it.
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			if served++; served > 100000 {
+				t.Fatal("never stopped")
+			}
 		}
-		if _, err := s.Conn.Write([]byte("x")); err != nil {
-			t.Fatalf("a session was cut: %v", err)
+		if err := x.end(); err != nil {
+			t.Fatal(err)
 		}
-		var b [1]byte
-		if _, err := s.Conn.Read(b[:]); err != nil {
-			t.Fatalf("a session was cut: %v", err)
-		}
-		s.Close()
 	}
-	if err := x.end(); err != nil {
-		t.Fatal(err)
+	if served == 0 {
+		t.Error("no session ever came before the stop")
+	}
+}
+
+// Whoever asks for a stop of what nobody uses, while it stops for that, is told when
+// it has stopped.
+func TestAStopThatIsGoingOnIsWaitedFor(t *testing.T) {
+	w, dir := newWorld(), t.TempDir()
+	begun, go_ := make(chan struct{}), make(chan struct{})
+	w.stopping = func() { close(begun); <-go_ }
+	x := w.live(t, dir, testPlan(), false, nil)
+	<-x.k.Booted()
+	first := make(chan error, 1)
+	go func() { _, err := x.client.Stop(bounded(t), link.StopRequest{}); first <- err }()
+	<-begun
+	second := make(chan error, 1)
+	go func() {
+		busy, err := x.client.Stop(bounded(t), link.StopRequest{IfIdle: true})
+		if err == nil && busy {
+			err = errors.New("it is said to be used")
+		}
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		t.Errorf("answered before it had stopped: %v", err)
+	case <-time.After(100 * time.Millisecond): // that nothing comes is under test
+	}
+	close(go_)
+	for _, ch := range []chan error{first, second} {
+		if err := <-ch; err != nil && !errors.Is(err, link.ErrNone) {
+			t.Error(err)
+		}
 	}
 }
 

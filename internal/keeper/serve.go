@@ -243,6 +243,11 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		<-k.booted
 	}
 	k.mu.Lock()
+	if e.ifIdle && (k.state == stopping || k.state == sandbox.Stopped) {
+		k.mu.Unlock()
+		<-k.ended // for whatever reason it ends: nobody uses it any more
+		return false, nil
+	}
 	if e.ifIdle && !k.idle(e.quiet) {
 		k.mu.Unlock()
 		return true, nil
