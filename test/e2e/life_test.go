@@ -171,7 +171,7 @@ func TestIdleSandboxesStop(t *testing.T) {
 		if out := ok(t, "run", "-q", "--name", "brief", "--idle-timeout", "1ms", "--exec", plain, "--", "echo", "ran"); out != "ran\n" {
 			t.Fatalf("run %d said %q", i, out)
 		}
-		if out := ok(t, "attach", "brief", "--", "-c", "echo again"); out != "again\n" {
+		if out := ok(t, "attach", "brief", "--", "again"); out != "again\n" {
 			t.Fatalf("attach %d said %q", i, out)
 		}
 		ok(t, "rm", "brief")
