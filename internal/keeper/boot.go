@@ -156,7 +156,7 @@ func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 		}
 	}
 	if err := k.overtake(since); err != nil {
-		k.log().Warn("looking for background hooks", "err", err)
+		k.log().Warn("looking for what the hooks did", "err", err)
 	}
 	k.mu.Lock()
 	k.heir = true
