@@ -42,6 +42,13 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return errors.New("its creation was interrupted; create it again")
 	}
 
+	// Their history is bounded here, before anything is added to it.
+	if err := journal.Compact(k.Dir, es); err != nil {
+		return err
+	}
+	if err := trimHookRuns(k.Dir); err != nil {
+		return err
+	}
 	if err := k.journal().Append(journal.Booting, ""); err != nil {
 		return err
 	}

@@ -3,12 +3,8 @@ package keeper
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,10 +13,6 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
-
-// HookLogName is the file of hook runs in a sandbox's state directory, one
-// [sandbox.HookRun] a line.
-const HookLogName = "hooks.jsonl"
 
 // keptOutput is how much of a hook's output is kept: what a build or a package
 // manager says last is what explains its failure.
@@ -104,7 +96,7 @@ func hookKey(h plan.Hook) string {
 // those that failed are problems still, and the ends of background hooks are waited
 // for and logged as that one would have. What they printed since is not known.
 func (k *Keeper) overtake(since time.Time) error {
-	runs, err := readHookRuns(k.Dir)
+	runs, err := HookRuns(k.Dir)
 	if err != nil {
 		return err
 	}
@@ -147,22 +139,6 @@ func (k *Keeper) overtakeHook(h plan.Hook, since time.Time) {
 	}
 }
 
-// readHookRuns reads what is logged; nothing is not an error, and a line that was cut
-// short is left out.
-func readHookRuns(dir string) (runs []sandbox.HookRun, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, HookLogName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for line := range strings.Lines(string(b)) {
-		var r sandbox.HookRun
-		if json.Unmarshal([]byte(line), &r) == nil {
-			runs = append(runs, r)
-		}
-	}
-	return runs, err
-}
-
 // runBackground runs a hook that the boot does not wait for. It ends with the
 // machine, since then its connection ends.
 func (k *Keeper) runBackground(h plan.Hook) {
@@ -179,20 +155,6 @@ func (k *Keeper) backgroundProblem(err error) {
 	k.mu.Lock()
 	k.problems = append(k.problems, err.Error())
 	k.mu.Unlock()
-}
-
-func appendHookRun(dir string, run sandbox.HookRun) error {
-	b, err := json.Marshal(run)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, HookLogName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.Write(append(b, '\n'))
-	return err
 }
 
 // HookUser is who a hook runs as: whoever it names, else root while installing
