@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -141,5 +142,58 @@ func TestRunsInALoopNeverRaceTheIdleStop(t *testing.T) {
 			t.Errorf("attach %d said %q", i, out)
 		}
 		h.must("rm", "same")
+	}
+}
+
+// When a sandbox will stop is known, and to ask, however often, puts it off no further.
+func TestStatusSaysWhenASandboxStops(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	h.push("l:1", `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/long-running@1"}]}`)
+	h.must("create", "-q", "--name", "brief", "--idle-timeout", "5s", "w:1")
+	h.must("create", "-q", "--name", "ever", "--idle-timeout", "0", "w:1")
+	h.must("create", "-q", "--name", "serves", "--idle-timeout", "5s", "l:1")
+	c := h.command("exec", "brief", "--", "sleep", "2")
+	h.begin(c, "brief")
+	if i := h.info("brief"); i.IdleMs != 5000 || !i.IdleSince.IsZero() || !i.StopsAt.IsZero() {
+		t.Errorf("while it is used: %+v", i)
+	}
+	if out := h.must("status", "brief"); !strings.Contains(out, "idle       stopped 5s after its last session\n") {
+		t.Errorf("status:\n%s", out)
+	}
+	for _, name := range []string{"ever", "serves"} {
+		if i := h.info(name); i.IdleMs != 0 || i.IdleSince.IsZero() || !i.StopsAt.IsZero() {
+			t.Errorf("%s: %+v", name, i)
+		}
+		if out := h.must("status", name); !strings.Contains(out, "idle       never") {
+			t.Errorf("status of %s:\n%s", name, out)
+		}
+	}
+	if err := c.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	i := h.info("brief")
+	if i.IdleSince.IsZero() || i.StopsAt.Sub(i.IdleSince) != 5*time.Second {
+		t.Fatalf("afterwards: %+v", i)
+	}
+	if out := h.must("status", "brief"); !strings.Contains(out, "stops in ") || !strings.Contains(out, i.StopsAt.Local().Format(time.RFC3339)) {
+		t.Errorf("status:\n%s", out)
+	}
+	stops := i.StopsAt
+	h.eventually("it to stop while it is asked for", func() string {
+		i = h.info("brief")
+		if i.State == sandbox.Ready && !i.StopsAt.Equal(stops) {
+			t.Fatalf("it was to stop at %v, and now at %v", stops, i.StopsAt)
+		}
+		if i.State != sandbox.Stopped {
+			return string(i.State)
+		}
+		return ""
+	})
+	if !i.StopsAt.IsZero() || !i.IdleSince.IsZero() || i.IdleMs != 5000 || !strings.HasPrefix(i.Reason, "idle") {
+		t.Errorf("stopped: %+v", i)
+	}
+	for _, name := range []string{"brief", "ever", "serves"} {
+		h.must("rm", name)
 	}
 }

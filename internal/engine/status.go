@@ -139,6 +139,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, unti
 		for _, k := range p.Kits {
 			i.Kits = append(i.Kits, sandbox.Kit(k))
 		}
+		if _, brief := journal.Volatile(es); !brief && !p.LongRunning {
+			i.IdleMs = p.IdleMillis
+		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = display.Left(p, m)
 		i.HostPorts = display.HostPorts(p)
@@ -154,6 +157,9 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, unti
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
 		i.Problems = append(i.Problems, s.Problems...)
+		if i.IdleSince = s.Unused; !i.IdleSince.IsZero() && i.IdleMs > 0 {
+			i.StopsAt = i.IdleSince.Add(time.Duration(i.IdleMs) * time.Millisecond)
+		}
 	case !errors.Is(err, link.ErrNone):
 		i.State = sandbox.Unknown
 		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")

@@ -357,8 +357,11 @@ func (k *Keeper) status() *link.Status {
 	defer k.mu.Unlock()
 	s := &link.Status{State: k.state, Phase: string(k.phase), PID: k.pid, Keeper: os.Getpid(), Commands: k.commands,
 		Problems: append([]string(nil), k.problems...)}
-	if s.State == sandbox.Ready && k.commands > 0 {
+	switch {
+	case s.State == sandbox.Ready && k.commands > 0:
 		s.State = sandbox.Busy
+	case s.State == sandbox.Ready && k.held == 0:
+		s.Unused = k.used
 	}
 	return s
 }
