@@ -53,6 +53,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(withGuest{m}, map[string]func(){
 		"kitbox":         func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		"kit-engine":     func() { os.Exit(app.Main(os.Args)) },
 		link.ProcessName: func() { os.Exit(app.Main(os.Args)) },
 	})
 }

@@ -136,6 +136,7 @@ type Keeper struct {
 	commands int                   // guarded by mu
 	heir     bool                  // guarded by mu; a keeper before this one had commands
 	held     int                   // guarded by mu; creators that have not hung up
+	since    time.Time             // guarded by mu; when the machine's boot began, or a little before
 	used     time.Time             // guarded by mu; when the last command, or the boot, ended
 	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
