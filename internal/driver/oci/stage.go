@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -28,6 +29,7 @@ type stage struct {
 	binds    []*os.File // one per mount of the plan; nil for others
 	files    []bool     // which binds are of a file
 	guest    *os.File
+	devices  []device.Node // of whoever boots the machine
 }
 
 // gather takes the mounts of p.
@@ -127,6 +129,7 @@ func (st *stage) close() {
 // The places of a stage.
 func (st *stage) root() string      { return filepath.Join(st.path, "root") }
 func (st *stage) bind(i int) string { return filepath.Join(st.path, "b"+strconv.Itoa(i)) }
+func (st *stage) node(i int) string { return filepath.Join(st.path, "d"+strconv.Itoa(i)) }
 
 // build mounts everything in the mount namespace of this thread.
 func (st *stage) build() error {
@@ -164,6 +167,11 @@ func (st *stage) build() error {
 			continue
 		}
 		if err := attach(f, st.bind(i), st.files[i]); err != nil {
+			return err
+		}
+	}
+	for i, d := range st.devices {
+		if err := attach(d.Mount, st.node(i), true); err != nil {
 			return err
 		}
 	}
