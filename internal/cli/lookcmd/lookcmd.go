@@ -121,6 +121,9 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	for _, p := range i.HostPorts {
 		line("host port", summary.HostPort(p))
 	}
+	for _, u := range i.GPUs {
+		line("gpu", summary.GPU(u))
+	}
 	line("created", i.Created.Local().Format(time.RFC3339))
 	if i.PID > 0 {
 		line("pid", fmt.Sprintf("%d, keeper %d", i.PID, i.KeeperPID))
