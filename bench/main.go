@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,13 +40,10 @@ func main() {
 	flag.IntVar(&o.fleet, "fleet", fleetSize, "have this many sandboxes at once, and list them; 0: not measured, as with -quick")
 	flag.StringVar(&o.write, "write", "", "file whose measured part is replaced by this run")
 	flag.Parse()
-	if o.quick {
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "fleet" })
+	if o.quick && !asked {
 		o.fleet = 0
-		flag.Visit(func(f *flag.Flag) {
-			if f.Name == "fleet" {
-				o.fleet, _ = strconv.Atoi(f.Value.String())
-			}
-		})
 	}
 	if err := mainErr(o); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
