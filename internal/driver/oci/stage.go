@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -194,28 +194,21 @@ func (st *stage) build() error {
 // st, if it is not nil, and that ends with those processes. No other thread of
 // this program is in it.
 func privately(st *stage, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine, and with it
-		// what the namespace was changed to.
-		runtime.LockOSThread()
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
-				return fmt.Errorf("making a mount namespace: %w", err)
+	return ownthread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			return fmt.Errorf("making a mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("making mounts private: %w", err)
+		}
+		hideUnified()
+		if st != nil {
+			if err := st.build(); err != nil {
+				return err
 			}
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-				return fmt.Errorf("making mounts private: %w", err)
-			}
-			hideUnified()
-			if st != nil {
-				if err := st.build(); err != nil {
-					return err
-				}
-			}
-			return f()
-		}()
-	}()
-	return <-done
+		}
+		return f()
+	})
 }
 
 // hideUnified unmounts the unified tree of a system whose controllers are in
