@@ -95,7 +95,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver", Why: "a driver has never heard of Kits", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/driver/userns", Why: "shared by drivers", Only: []string{"kiterr"}},
 	{Pkg: "internal/driver/idmap", Why: "shared by drivers"},
-	{Pkg: "internal/driver/device", Why: "shared by drivers", Only: []string{"kiterr", "internal/plan", "internal/driver/idmap", "internal/driver/userns"}},
+	{Pkg: "internal/driver/device", Why: "shared by drivers", Only: []string{"kiterr", "internal/ownthread", "internal/plan", "internal/driver/idmap", "internal/driver/userns"}},
 	{Pkg: "internal/driver/loopfs", Why: "a filesystem in a file knows no machine", Only: []string{"kiterr", "internal/driver/userns", "internal/store/durable"}},
 	{Pkg: "internal/driver/cgroup", Why: "shared by drivers"},
 	{Pkg: "internal/driver/machinedir", Why: "shared by drivers"},

@@ -13,13 +13,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -58,16 +58,17 @@ func look(path string) (unix.Stat_t, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return st, fmt.Errorf("%s is no character device: %w", path, kiterr.ErrRefused)
 	}
-	if !makes() && !open(st) {
+	if !makes() && !open(st, true) {
 		return st, fmt.Errorf("%s is there, but neither everybody nor you alone may use it: give it mode 0666 by a udev rule, or run kitbox as root: %w", path, kiterr.ErrUnavailable)
 	}
 	return st, nil
 }
 
 // open reports whether whoever works in a machine may use the host's own node st. A
-// machine does not have the groups of the user who runs kitbox.
-func open(st unix.Stat_t) bool {
-	return st.Mode&0o006 == 0o006 || st.Uid == uint32(os.Geteuid()) && st.Mode&0o600 == 0o600
+// machine does not have the groups of the user who runs kitbox; with ours, that user
+// is one of its own, as for an ordinary user.
+func open(st unix.Stat_t, ours bool) bool {
+	return st.Mode&0o006 == 0o006 || ours && st.Uid == uint32(os.Geteuid()) && st.Mode&0o600 == 0o600
 }
 
 // Take takes ds. unenforced has a line for each optional one that cannot be had,
@@ -95,7 +96,7 @@ func Take(ds []plan.Device) (ns []Node, unenforced []string, err error) {
 		return nil, unenforced, nil
 	}
 	if makes() {
-		err := own(ns)
+		err := ownthread.Run(func() error { return makeNodes(ns) })
 		if err == nil || !errors.Is(err, unix.EPERM) {
 			return ns, unenforced, err
 		}
@@ -105,7 +106,7 @@ func Take(ds []plan.Device) (ns []Node, unenforced []string, err error) {
 	for i := range ns {
 		n := &ns[i]
 		var st unix.Stat_t
-		if err := unix.Stat(n.Source, &st); err != nil || !open(st) {
+		if err := unix.Stat(n.Source, &st); err != nil || !open(st, !makes()) {
 			return ns, nil, fmt.Errorf("device %s: %s is not open to everybody, and no node of the machine's own can be made: give it mode 0666 by a udev rule: %w", n.Path, n.Source, kiterr.ErrUnavailable)
 		}
 		if n.Mount, err = idmap.Detached(n.Source, unix.MountAttr{Attr_set: attributes}); err != nil {
@@ -122,24 +123,13 @@ func Take(ds []plan.Device) (ns []Node, unenforced []string, err error) {
 // written to. Programs map devices to be executed, so that is not forbidden.
 const attributes = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID
 
-// own makes nodes for ns in a filesystem of their own. No mount of it is ever seen
-// but by the thread that makes it.
-func own(ns []Node) error {
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine, and with it its
-		// mount namespace.
-		runtime.LockOSThread()
-		done <- makeHere(ns)
-	}()
-	return <-done
-}
-
 // stage is laid over by the thread that makes nodes. Every system that could have a
 // machine has it.
 const stage = "/proc"
 
-func makeHere(ns []Node) error {
+// makeNodes makes nodes for ns in a filesystem of their own. No mount of it is ever
+// seen but by this thread, which ends with it.
+func makeNodes(ns []Node) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return fmt.Errorf("making a mount namespace: %w", err)
 	}
