@@ -96,6 +96,7 @@ var Rows = []Row{
 	{Pkg: "internal/driver/userns", Why: "shared by drivers", Only: []string{"kiterr"}},
 	{Pkg: "internal/driver/idmap", Why: "shared by drivers"},
 	{Pkg: "internal/driver/owners", Why: "who owns a file is seen from outside and knows no driver", Only: []string{"internal/plan"}},
+	{Pkg: "internal/driver/device", Why: "shared by drivers", Only: []string{"kiterr", "internal/ownthread", "internal/plan", "internal/driver/idmap", "internal/driver/userns"}},
 	{Pkg: "internal/driver/loopfs", Why: "a filesystem in a file knows no machine", Only: []string{"kiterr", "internal/driver/userns", "internal/store/durable"}},
 	{Pkg: "internal/driver/cgroup", Why: "shared by drivers"},
 	{Pkg: "internal/driver/machinedir", Why: "shared by drivers"},
@@ -134,6 +135,7 @@ var Rows = []Row{
 	{Pkg: "internal/progress", Why: "who waits for a fetch is told what it does", Only: []string{"fetch", "sandbox"}},
 	{Pkg: "internal/library", Why: "images are kept, moved and built without a thought of sandboxes",
 		Only: []string{"kiterr", "sandbox", "spec", "spec/constraint", "fetch", "internal/progress", "internal/store", "internal/store/layout"}},
+	{Pkg: "internal/gpu", Why: "what a host has says nothing about who gets it, and nothing is run to find it", Only: []string{"internal/plan"}},
 	{Pkg: "internal/handler", Why: "a handler turns a request into plan entries and acts on nothing"},
 	{Pkg: "internal/handler/*", Why: "handlers meet in the plan, never by import"},
 	{Pkg: "internal/handler/builtin", Why: "the list is written out above what it lists"},
@@ -198,5 +200,6 @@ var HeavyModules = []Heavy{
 	{Module: "github.com/vishvananda/netlink", Only: []string{"internal/boundary/control", "internal/builder"}, Why: "interfaces are made by the boundary, and by the builder for the loopback of a step"},
 	{Module: "github.com/google/nftables", Only: []string{"internal/boundary/control"}, Why: "filter rules are made in one place"},
 	{Module: "github.com/spf13/cobra", Only: []string{"internal/cli", "internal/cli/*"}, Why: "the command line is a thin skin"},
+	{Module: "tags.cncf.io/container-device-interface", Only: []string{"internal/gpu"}, Why: "devices are described in one place"},
 	{Module: "go.yaml.in/yaml", Only: []string{"spec/source", "spec/format", "internal/frontend"}, Why: "one strict door for YAML; the frontend rewrites a field in place to keep comments"},
 }
