@@ -55,11 +55,17 @@ func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Req
 // keyed is a guest whose key.example is given a credential while installing.
 func keyed(t *testing.T, s *setter, h http.HandlerFunc) (g *guest, b *control.Boundary, log *decisions, client *http.Client, plain netip.AddrPort) {
 	t.Helper()
-	i := inspect(t, "key.example", h)
-	log = newDecisions()
-	b = start(t, i.g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
-		Leaf: i.authority.Leaf, Roots: i.roots, Presenter: s, Routes: []plan.Route{route("key.example", i.at)}})
+	i, b, log := keyedBoth(t, s, h)
 	return i.g, b, log, i.client(false), i.at
+}
+
+func keyedBoth(t *testing.T, s *setter, h http.HandlerFunc) (*inspected, *control.Boundary, *decisions) {
+	t.Helper()
+	i := inspect(t, "key.example", h)
+	log := newDecisions()
+	b := start(t, i.g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
+		Leaf: i.authority.Leaf, Roots: i.roots, Presenter: s, Routes: []plan.Route{route("key.example", i.at)}})
+	return i, b, log
 }
 
 func get(t *testing.T, c *http.Client, url string) (status int, body string) {

@@ -449,8 +449,11 @@ func (s *Server) prepare(st *state, http2 bool) {
 			if st.Answered != nil {
 				st.Answered(r)
 			}
-			if r.StatusCode != http.StatusSwitchingProtocols { // that one is written to as well
-				r.Body = &whole{r.Body, r.Request.Context()}
+			c := carriedFor(r)
+			if r.StatusCode != http.StatusSwitchingProtocols {
+				r.Body = &whole{r.Body, r.Request.Context(), c}
+			} else { // that one is written to as well
+				c.begin()
 			}
 			return keepTrailers(r)
 		},

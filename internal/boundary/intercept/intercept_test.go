@@ -795,18 +795,25 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 func TestAnAnswerThatEndsAfterItsRequestIsNotWhole(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	denied := &intercept.RefusedError{Why: "denied since"}
-	read := func() (string, error) {
-		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(strings.NewReader("some"))))
+	read := func(ending func()) (string, error) {
+		body := io.MultiReader(strings.NewReader("some"), reading(func() (int, error) { ending(); return 0, io.EOF }))
+		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(body)))
 		return string(b), err
 	}
-	if got, err := read(); got != "some" || err != nil {
+	if got, err := read(func() {}); got != "some" || err != nil {
 		t.Errorf("while it goes on: %q, %v", got, err)
 	}
-	cancel(denied)
-	if got, err := read(); got != "some" || !errors.Is(err, denied) {
+	if got, err := read(func() { cancel(denied) }); got != "some" || !errors.Is(err, denied) {
+		t.Errorf("meanwhile: %q, %v", got, err)
+	}
+	if got, err := read(func() { t.Error("it was read") }); got != "" || !errors.Is(err, denied) {
 		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }
+
+type reading func() (int, error)
+
+func (r reading) Read([]byte) (int, error) { return r() }
 
 func BenchmarkSmallRequests(b *testing.B) {
 	bd := start(b, true, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })

@@ -66,7 +66,7 @@ func (p *Proxy) dialInspected(ctx context.Context, f *flow, plain *intercept.For
 // begin judges a request of f and, if it is allowed, lets a change of the rules
 // end it. What is allowed gets the proof that is presented to its host.
 func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error)) (egress.Verdict, func()) {
-	r := &request{method: q.Method, path: q.Path, cancel: cancel, done: make(chan struct{})}
+	r := &request{of: f, method: q.Method, path: q.Path, cancel: cancel, done: make(chan struct{})}
 	// As with flows: a change either finds the request or is seen by it.
 	f.mu.Lock()
 	if f.requests == nil {
