@@ -35,20 +35,21 @@ func (s *setter) Interest(phase plan.Phase, host string, port uint16) proxy.Inte
 	return proxy.TLS
 }
 
-func (s *setter) Present(ctx context.Context, _ plan.Phase, _ string, _ uint16, h http.Header) ([]string, string) {
+func (s *setter) Present(_ context.Context, _ plan.Phase, _ string, _ uint16, q intercept.Request, proof *proxy.Proof) {
 	if s.held != nil {
 		s.entered <- struct{}{}
 		<-s.held
 	}
-	h.Set("X-Key", "real")
-	return []string{"svc"}, ""
+	if proof.Give("svc", "real") {
+		q.Header.Set("X-Key", "real")
+	}
 }
 
 func (s *setter) Insists(_ plan.Phase, _ string, _ uint16, path string) bool { return path == "/token" }
 
 func (s *setter) Grants(phase plan.Phase, _ string) bool { return phase == plan.Install }
 
-func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send) bool {
+func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send, *proxy.Proof) bool {
 	return false
 }
 

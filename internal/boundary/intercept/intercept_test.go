@@ -108,7 +108,7 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 func (b *bound) session(c net.Conn) *intercept.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	take := b.take
+	take, answered := b.take, b.answered
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -116,19 +116,18 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.judge(r.Method, r.Path) {
-				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, nil
+				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, intercept.Turn{}
 			}
 			if b.amend != nil {
 				b.amend(r)
 			}
 			b.cancel = cancel
-			return egress.Verdict{Allow: true}, func() {}
+			return egress.Verdict{Allow: true}, intercept.Turn{Take: take, Answered: answered, End: func() {}}
 		},
-		Take: take, Answered: b.answered,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

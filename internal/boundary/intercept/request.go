@@ -52,18 +52,19 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	// Last, since what it is given is for a request that is sent.
 	asked = append(asked, Request{Method: r.Method, Path: path, Header: r.Header, Proven: st.proven})
 	for _, q := range asked {
-		v, end := st.Begin(ctx, q, stop)
+		v, t := st.Begin(ctx, q, stop)
 		if !v.Allow {
 			refuse(w, r, v.Why)
 			return
 		}
-		defer end()
+		defer t.End()
+		c.turn = t
 	}
 	r = r.WithContext(context.WithValue(ctx, carriedKey{}, c))
-	if st.Take != nil && st.proven && st.Take(w, r, st.send) {
+	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
 		return
 	}
-	if st.Answered != nil {
+	if c.turn.Answered != nil {
 		// An answer before the answer would pass who looks at answers. Nobody
 		// needs one to be right.
 		w = final{w}
@@ -193,6 +194,8 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 
 // carried is a request on its way.
 type carried struct {
+	turn Turn
+
 	mu    sync.Mutex
 	w     http.ResponseWriter
 	begun bool // its answer has; guarded by mu

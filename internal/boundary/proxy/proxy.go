@@ -148,7 +148,7 @@ func (u *upstream) Close() error {
 type request struct {
 	of           *flow
 	method, path string
-	names        []string // of the credentials it carries; guarded by flow.mu
+	proof        *Proof
 	cancel       func(error)
 	done         chan struct{}
 }
@@ -337,15 +337,11 @@ func await(done <-chan struct{}, late <-chan time.Time) bool {
 func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request, lines []audit.Decision) {
 	f.mu.Lock()
 	live := slices.Collect(maps.Keys(f.requests))
-	carry := map[*request][]string{}
-	for _, r := range live {
-		carry[r] = r.names
-	}
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
-		if v.Allow && len(carry[r]) > 0 && !p.granted(rules.Phase, carry[r]) {
-			v = egress.Verdict{Why: notGranted(carry[r])}
+		if names := r.proof.holds(); v.Allow && !p.granted(rules.Phase, names) {
+			v = egress.Verdict{Why: notGranted(names)}
 		}
 		if v.Allow {
 			continue
