@@ -114,6 +114,38 @@ func TestWhatWasGivenIsMaskedWhateverHasBecomeOfIt(t *testing.T) {
 	}
 }
 
+// TestTheClientCannotHaveASecretTakenOut lists the header that gets one among those
+// which are for the next hop alone.
+func TestTheClientCannotHaveASecretTakenOut(t *testing.T) {
+	_, _, log, c, _ := keyed(t, new(setter), func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "key=%s hop=%s keep=%s", r.Header.Get("X-Key"), r.Header.Get("X-Hop"), r.Header.Get("X-Keep"))
+	})
+	for _, list := range []string{"X-Key", "close, x-key,X-Hop", "keep-alive,\tX-Hop , X-KEY"} {
+		r, err := http.NewRequest(http.MethodGet, "https://key.example/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header["Connection"] = []string{list}
+		r.Header["X-Hop"], r.Header["X-Keep"] = []string{"mine"}, []string{"mine"}
+		a, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(a.Body)
+		a.Body.Close()
+		want := "key=real hop= keep=mine"
+		if !strings.Contains(strings.ToLower(list), "x-hop") {
+			want = "key=real hop=mine keep=mine"
+		}
+		if string(b) != want {
+			t.Errorf("%q: the host got %q", list, b)
+		}
+	}
+	if d := log.wait(t, "the request", func(d audit.Decision) bool { return d.Kind == audit.Request }); d.Credential != "svc" {
+		t.Errorf("logged %+v", d)
+	}
+}
+
 // TestAnExchangeEndsWithItsPhase has four exchanges that the server does not answer,
 // which is as many as there are at a time, and one that waits for them.
 func TestAnExchangeEndsWithItsPhase(t *testing.T) {

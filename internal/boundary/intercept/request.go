@@ -35,6 +35,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, why)
 		return
 	}
+	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	c := &carried{w: w}
@@ -132,6 +133,30 @@ func (st *state) fault(r *http.Request) string {
 		}
 	}
 	return ""
+}
+
+// unlist takes out of h the fields that it says are for the next hop alone (RFC 9110
+// §7.6.1), as whoever passes a request on must. Here it is done before the request is
+// judged: a client that lists a field could else have a secret taken out again that
+// was put there, and logged, since. What says how the connection is used stays for
+// who carries the request.
+func unlist(h http.Header) {
+	values := h["Connection"]
+	if len(values) == 0 {
+		return
+	}
+	var kept []string
+	for _, name := range strings.Split(strings.Join(values, ","), ",") {
+		name = strings.TrimSpace(name)
+		switch strings.ToLower(name) {
+		case "":
+		case "close", "keep-alive", "te", "upgrade":
+			kept = append(kept, name)
+		default:
+			h.Del(name)
+		}
+	}
+	h["Connection"] = kept
 }
 
 // framing reports whether name is almost that of a header that says where a body
