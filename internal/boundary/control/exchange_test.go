@@ -198,9 +198,13 @@ func TestAnExchangeEndsWithItsPhase(t *testing.T) {
 		t.Errorf("after the phase the server was asked %s", got)
 	default:
 	}
-	used := func(d audit.Decision) bool { return d.Kind == audit.Request && d.Path == "/token" && d.Credential == "svc" }
+	used := func(d audit.Decision) bool {
+		return d.Kind == audit.Request && d.Path == "/token" && d.Credential == "svc"
+	}
 	log.wait(t, "the use of the refresh token", used)
-	log.wait(t, "the cut", func(d audit.Decision) bool { return d.Kind == audit.Cut && d.Path == "/token" && strings.Contains(d.Why, "svc") })
+	log.wait(t, "the cut", func(d audit.Decision) bool {
+		return d.Kind == audit.Cut && d.Path == "/token" && strings.Contains(d.Why, "svc")
+	})
 	lines := 0
 	log.mu.Lock()
 	for _, d := range log.all {
