@@ -47,7 +47,7 @@ type Sandbox interface {
 	Name() string
 
 	// Status asks the sandbox how it is. It neither starts it nor keeps it
-	// alive, and answers within a second whatever state it is in.
+	// alive, and answers within a few seconds whatever state it is in.
 	Status(ctx context.Context) (Info, error)
 
 	// Start boots a stopped sandbox with everything it had, and runs its

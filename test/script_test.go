@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[0] == link.ProcessName && os.Args[1] == hangs {
 		hangOn()
 	}
+	if len(os.Args) == 2 && os.Args[0] == link.ProcessName && os.Args[1] == spinsFor {
+		spinOn()
+	}
 	if len(os.Args) > 0 && (os.Args[0] == link.ProcessName || os.Args[0] == job.ProcessName) {
 		os.Exit(app.Main(os.Args))
 	}

@@ -44,6 +44,13 @@ func (k *Keeper) boot(ctx context.Context) error {
 		return errors.New("its creation was interrupted; create it again")
 	}
 
+	// Their history is bounded here, before anything is added to it.
+	if err := journal.Compact(k.Dir, es); err != nil {
+		return err
+	}
+	if err := trimHookRuns(k.Dir); err != nil {
+		return err
+	}
 	if err := k.journal().Append(journal.Booting, ""); err != nil {
 		return err
 	}
@@ -188,8 +195,12 @@ func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 	}
 	k.born(since)
 	if err := k.overtake(since); err != nil {
-		k.log().Warn("looking for background hooks", "err", err)
+		k.log().Warn("looking for what the hooks did", "err", err)
 	}
+	k.mu.Lock()
+	k.heir = true
+	k.mu.Unlock()
+	k.inherit()
 	k.publish()
 	k.ready()
 	return nil

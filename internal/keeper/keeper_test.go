@@ -32,10 +32,12 @@ type world struct {
 	alive map[string]bool
 	ended map[string]chan struct{}
 
-	run     func(ctx context.Context, c Command, out io.Writer) (int, error)
-	await   func(ctx context.Context, key string) (int, error)
-	prepare func()                            // nil: a host that prepares nothing
-	rules   func() ([]plan.EgressRule, error) // of the keeper
+	run      func(ctx context.Context, c Command, out io.Writer) (int, error)
+	guests   func(ctx context.Context, told func(n int)) error // nil: no sessions
+	await    func(ctx context.Context, key string) (int, error)
+	stopping func()                            // nil: a machine stops at once
+	prepare  func()                            // nil: a host that prepares nothing
+	rules    func() ([]plan.EgressRule, error) // of the keeper
 }
 
 func newWorld() *world { return &world{alive: map[string]bool{}, ended: map[string]chan struct{}{}} }
@@ -88,6 +90,9 @@ func (w *world) Dial(_ context.Context, id string) (net.Conn, error) {
 
 func (w *world) Stop(_ context.Context, id string, grace time.Duration) error {
 	w.note("stop %v", grace)
+	if w.stopping != nil {
+		w.stopping()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.alive[id] {
@@ -148,6 +153,14 @@ func (w *world) Await(ctx context.Context, key string) (int, error) {
 		return w.await(ctx, key)
 	}
 	return 0, kiterr.ErrNotFound
+}
+
+func (w *world) Sessions(ctx context.Context, told func(n int)) error {
+	if w.guests != nil {
+		return w.guests(ctx, told)
+	}
+	told(0)
+	return nil
 }
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }

@@ -118,16 +118,7 @@ func (k *Keeper) exec(c *net.UnixConn, r link.Request) {
 	}
 	k.commands++
 	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		k.commands--
-		k.silent()
-		k.mu.Unlock()
-		select {
-		case k.quiet <- struct{}{}:
-		default:
-		}
-	}()
+	defer k.count(-1)
 
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 	defer cancel()
@@ -266,11 +257,27 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		<-k.booted
 	}
 	k.mu.Lock()
-	ours := k.state == sandbox.Ready
-	if e.ifIdle && (!ours || k.commands > 0 || e.quiet > 0 && (k.held > 0 || time.Since(k.used) < e.quiet)) {
+	if e.ifIdle && (k.state == stopping || k.state == sandbox.Stopped) {
+		k.mu.Unlock()
+		<-k.ended // for whatever reason it ends: nobody uses it any more
+		return false, nil
+	}
+	if e.ifIdle && !k.idle(e.quiet) {
 		k.mu.Unlock()
 		return true, nil
 	}
+	if e.ifIdle && k.heir {
+		// A command that had its connection of the keeper before and had not
+		// begun when this one asked.
+		k.mu.Unlock()
+		k.inherit()
+		k.mu.Lock()
+		if !k.idle(e.quiet) {
+			k.mu.Unlock()
+			return true, nil
+		}
+	}
+	ours := k.state == sandbox.Ready
 	if ours {
 		k.state = stopping
 	}
@@ -286,6 +293,12 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		return false, k.remove(ctx, true)
 	}
 	return false, k.stop(ctx, e.grace, e.reason)
+}
+
+// idle reports whether the sandbox is up and has had no session for at least quiet.
+// The caller holds mu.
+func (k *Keeper) idle(quiet time.Duration) bool {
+	return k.state == sandbox.Ready && k.commands == 0 && (quiet == 0 || k.held == 0 && time.Since(k.used) >= quiet)
 }
 
 // idleGrace is what processes get between TERM and KILL at an idle stop.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/cli/argument"
 	"github.com/kitbox-dev/kitbox/internal/cli/option"
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/stream"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -198,7 +199,13 @@ func Attach(e *world.Env) *cobra.Command {
 				return err
 			}
 			if err := sb.Start(cmd.Context()); err != nil {
-				return err
+				var hook *sandbox.HookError
+				if !errors.As(err, &hook) || hook.Phase != "runtime" {
+					return err
+				}
+				// It is up, as after a creation: what is to be mended is mended
+				// from inside.
+				fmt.Fprintln(e.Stderr, output.Message(err))
 			}
 			res, err := s.Run(cmd.Context(), e, sb, &sandbox.Cmd{Args: rest, Workload: true})
 			return result(res, err)

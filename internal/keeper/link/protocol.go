@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -90,6 +91,7 @@ type Status struct {
 	PID      int           `json:"pid"` // of the guest, 0 before it runs
 	Keeper   int           `json:"keeper"`
 	Commands int           `json:"commands"`
+	Unused   time.Time     `json:"unused,omitzero"` // since when nobody uses it; zero while somebody does
 	Problems []string      `json:"problems,omitempty"`
 }
 
