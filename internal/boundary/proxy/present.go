@@ -142,6 +142,11 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
 		return v
 	}
+	if why := p.unlogged(); why != "" && q.Proven {
+		v = egress.Verdict{Why: why}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v
+	}
 	insist := false
 	if i, ok := p.Presenter.(Insister); ok {
 		insist = i.Insists(rules.Phase, f.host, f.port, q.Path)
@@ -175,6 +180,17 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 		d.Rule, d.Source, d.Why = "", "", v.Why
 	}
 	return v
+}
+
+// unlogged says why nothing may be presented now; empty if it may.
+func (p *Proxy) unlogged() string {
+	if p.Failing == nil {
+		return ""
+	}
+	if err := p.Failing(); err != nil {
+		return "no credential is presented while the decision log cannot be written: " + err.Error()
+	}
+	return ""
 }
 
 func (p *Proxy) granted(phase plan.Phase, names []string) bool {

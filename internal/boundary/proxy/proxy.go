@@ -55,6 +55,11 @@ type Proxy struct {
 	// Log is told of every decision. Required.
 	Log func(audit.Decision)
 
+	// Failing says why decisions cannot be logged now. While it does, nothing
+	// that could carry a proof passes: nobody would learn what it was used for.
+	// Nil: they always can.
+	Failing func() error
+
 	// Lookup resolves a name on the host. Nil asks the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 

@@ -93,5 +93,15 @@ func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel 
 		end = nil
 	}
 	p.Log(d)
+	if v.Allow && d.Credential != "" {
+		// That line may have been the first that could not be written.
+		if why := p.unlogged(); why != "" {
+			d.Verdict, d.Credential, d.Rule, d.Source, d.Why = audit.Deny, "", "", "", why
+			v = egress.Verdict{Why: why}
+			end()
+			end = nil
+			p.Log(d)
+		}
+	}
 	return v, end
 }
