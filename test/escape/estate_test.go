@@ -145,7 +145,7 @@ func (e *estate) copy(t *testing.T, from, name string) string {
 // Names that the Kits below allow, and what answers under them.
 const (
 	openName   = "open.test"   // every request, over every port
-	boundName  = "bound.test"  // GET and POST below /ok
+	boundName  = "bound.test"  // GET and POST below /ok, but for /ok/shut and below /ok/closed
 	otherName  = "other.test"  // GET below /ok
 	clName     = "cl.test"     // bounded, a server that believes Content-Length
 	teName     = "te.test"     // bounded, a server that believes Transfer-Encoding
@@ -162,7 +162,8 @@ const kit = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabili
   "install":{"allow":["setup.test","setupv.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
   "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test","vault.test","badv.test","setupv.test",
    {"hosts":["bound.test","cl.test","te.test"],"methods":["GET","POST"],"paths":["/ok/**"]},
-   {"hosts":["other.test"],"methods":["GET"],"paths":["/ok/**"]}]}}},
+   {"hosts":["other.test"],"methods":["GET"],"paths":["/ok/**"]}],
+  "deny":[{"hosts":["bound.test"],"methods":["ANY"],"paths":["/ok/shut","/ok/closed/**"]}]}}},
  {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done","env":["SETUP_TOKEN"]}]}}]}`
 
 // command is one of kitbox, of the estate's owner.
