@@ -6,7 +6,7 @@
 // on the host.
 //
 // Bytes are spliced unseen, but for one look: if the client begins with a TLS
-// ClientHello, the server name in it must be the name that was asked for. Where
+// ClientHello, there must be a server name in it, the one that was asked for. Where
 // only particular requests are allowed, package intercept carries the connection
 // instead.
 package proxy
@@ -757,7 +757,10 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 		switch {
 		case err != nil:
 			why = fmt.Sprintf("unreadable ClientHello: %v", err)
-		case sni != "" && !strings.EqualFold(sni, f.host):
+		case sni == "":
+			// Whatever else the server has at its address could be meant.
+			why = "the TLS client names no server (SNI)"
+		case !strings.EqualFold(sni, f.host):
 			why = fmt.Sprintf("TLS server name %q is not the name that was asked for", sni)
 		}
 		if why != "" {
