@@ -60,6 +60,10 @@ type Config struct {
 	// no secret, and keeping what it must remember in dir.
 	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log *audit.Log, dir string) (keeper.Boundary, error)
 
+	// Logins names the registry logins of p that requests to host and port may
+	// be given; dir is what Attach was given. Nil: there are none.
+	Logins func(p *plan.Plan, dir, host string, port uint16) ([]string, error)
+
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error
 
