@@ -121,6 +121,7 @@ func newEngine() (*engine.Engine, error) {
 		},
 		Prepare: boundaries.prepare,
 		Attach:  boundaries.attach,
+		Logins:  shownLogins,
 		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
