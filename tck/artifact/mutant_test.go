@@ -97,6 +97,15 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/entries-contained", "a hard link to nothing", spoilMixin(func(_ *testing.T, im *built) {
 		im.layers[0] = append(im.layers[0], file{Header: tarLink("opt/x", "opt/none")})
 	})},
+	{"SPEC-v3 §10/entries-contained", "a hard link to a layer below", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[1] = append(im.layers[1], file{Header: tarLink("opt/x", "opt/m/bin/m")})
+	})},
+	{"SPEC-v3 §10/entries-contained", "a device node", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], file{Header: tar.Header{Name: "opt/mem", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1}})
+	})},
+	{"SPEC-v3 §10/entries-contained", "an owner that no machine has", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], dir("opt/m/lib", 70000))
+	})},
 	{"SPEC-v3 §3.5/workload-has-content", "nothing but sources", func(t *testing.T) product {
 		im := workload(t, "amd64")
 		im.layers = im.layers[1:]
