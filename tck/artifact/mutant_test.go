@@ -153,6 +153,30 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit", spoilSet(func(_ *testing.T, im *built) {
 		im.layers[2] = append(im.layers[2], reg("etc/env.sh", "other"))
 	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit taken away", spoilSet(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/w/x", ""))
+		im.layers[2] = append(im.layers[2], reg("opt/w/.wh.x", ""))
+	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a directory of another Kit emptied", spoilSet(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/w/x", ""))
+		im.layers[2] = append(im.layers[2], reg("opt/w/.wh..wh..opq", ""))
+	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit with another mode", spoilSet(func(_ *testing.T, im *built) {
+		f := reg("etc/env.sh", "")
+		f.Mode = 0o666
+		im.layers[2] = append(im.layers[2], f)
+	})},
+	{"SPEC-v3 §10/merged-set-sources-told-apart", "sources of which nobody can say whose they are", spoilSet(func(_ *testing.T, im *built) {
+		text := im.layers[3][0].data
+		im.layers[3] = []file{staged("x", text), staged("y", strings.Replace(text, "b.example", "c.example", 1))}
+	})},
+	{"SPEC-v3 §9.5/kind-derived", "a workload called a mixin", func(t *testing.T) product {
+		im := setOf(t, authoredSet, strings.Replace(workloadText, `{"type":"com.docker.sandbox/sbx@1"},`, ``, 1), memberText)
+		im.describe(t, "both", strings.Replace(im.annotations[annotation.Descriptor], `"kind":"workload"`, `"kind":"mixin"`, 1))
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §9.5/provides-union", "another version", respell(`"m@1",`, `"m@2",`)},
+	{"SPEC-v3 §7.1.1/provenance", "an entry that no longer says where it is from", respell(`,"source":{"kit":"r.example/m:1","path":"capabilities[2]"}`, ``)},
 	{"SPEC-v3 §9.5/licenses-union", "a license left out", respell(`"licenses":["MIT"],`, ``)},
 	{"SPEC-v3 §9.5/provides-union", "a provide left out", respell(`"m@1",`, ``)},
 	{"SPEC-v3 §9.5/internal-requires-dropped", "a require of its own", respell(`["outside >= 2"]`, `["outside >= 2","m"]`)},
@@ -329,6 +353,8 @@ func tarLink(name, to string) tar.Header {
 
 // What cannot be broken without the statement beside it.
 var alone = map[string][]string{
+	// A mixin has no packages, and what is a workload's is a base's.
+	"SPEC-v3 §9.5/kind-derived":         {"SPEC-v3 §9.6/workload-only", "SPEC-v3 §10/mixin-config-delta"},
 	"SPEC-v3 §9.1/descriptor-valid":     {"SPEC-v3 §10/sources-staged"}, // what is staged is what was meant
 	"SPEC-v3 §9.5/capabilities-merged":  {"SPEC-v3 §7.1.1/provenance"},  // an entry in the place of another
 	"SPEC-v3 §3.5/workload-has-content": {"SPEC-v3 §3.5/workload-base-should-match-runtime"},

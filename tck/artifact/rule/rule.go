@@ -44,8 +44,8 @@ type Subject struct {
 	Draft bool
 
 	// Listed has the Kits that a set lists, by the digest that it pins, as far
-	// as their manifests are known.
-	Listed map[string][]Listed
+	// as they were asked for.
+	Listed map[string]Lookup
 
 	// Broken is what is wrong with layers that could not be read to their end,
 	// or are not what they should be.
@@ -111,6 +111,7 @@ type judge struct {
 	text    string         // the descriptor a reader of the reference finds
 	doc     *spec.Document // nil if it cannot be read
 	grammar spec.Diagnostics
+	placed  map[*Image]*placing
 	sets    map[*Image]*merging
 
 	rule     *rule
