@@ -124,6 +124,12 @@ func (j *judge) recipe() {
 		at := path.Join(content.StageRoot, stem, content.StagedRecipe)
 		if e, ok := im.Files.At(at); !ok || e.Kind != tree.File {
 			j.fail(im, at, "is missing")
+			continue
+		}
+		// Text that the descriptor holds is handed over verbatim (§3.2).
+		text, ok := im.Files.Read(at)
+		if ok && j.doc.Build != "" && strings.TrimRight(string(text), "\n") != strings.TrimRight(j.doc.Build, "\n") {
+			j.fail(im, at, "is not the recipe that the descriptor holds in build")
 		}
 	}
 }
@@ -145,7 +151,12 @@ func (j *judge) home() {
 			dir string
 			uid int
 		}{{homeDir, 0}, {agentDir, agentUID}} {
-			if e, ok := im.Files.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
+			e, ok := im.Files.At(want.dir)
+			switch {
+			case !ok || e.Kind == tree.Dir && !e.Stated:
+			case e.Kind != tree.Dir:
+				j.fail(im, want.dir, "is no directory; on every base it would take the place of user %d's", want.uid)
+			case e.UID != want.uid:
 				j.fail(im, want.dir, "belongs to user %d; on every base it would be taken from user %d", e.UID, want.uid)
 			}
 		}

@@ -95,7 +95,7 @@ func init() {
 		{id: "SPEC-v3 §7.1.1/publishing", check: "a set keeps the groups of its Kits", needs: files, judge: (*judge).setGroups},
 		{id: "SPEC-v3 §7.1.1/provenance", check: "entries of a set say which Kit they come from", needs: files, judge: (*judge).setProvenance},
 		{id: "SPEC-v3 §9.5/layers-preserved", check: "a set keeps the layers of its Kits", needs: readable, exported: true, judge: (*judge).preserved},
-		{id: "credential@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "judged on authored text and on what is composed; another Kit may allow the host"},
+		{id: "credential@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", needs: readable, judge: (*judge).injected},
 		{id: "acp@1/optional-for-compatibility", check: "agent protocols are optional", needs: readable, judge: (*judge).acpOptional},
 		{id: "privileged@1/description-says-why", check: "privileged says why", needs: readable, judge: (*judge).linted},
 		{id: "resources@1/workload-owns-declaration", check: "only workloads declare resources", needs: readable, judge: (*judge).linted},
@@ -107,6 +107,18 @@ func init() {
 		{id: "sbx@1/image-declares-user", check: "the image declares a user", needs: readable, judge: (*judge).declaresUser},
 		{id: "sbx@1/user-resolves-in-passwd", check: "that user resolves in the image", needs: files, judge: (*judge).userResolves},
 		{id: "sbx@1/bash-env-names-a-shipped-file", check: "BASH_ENV names a file of the image", needs: files, judge: (*judge).bashEnv},
+
+		// What no artifact shows, so that the tally is complete.
+		{id: "SPEC-v3 §6/expanded-key-collision-rejected", check: "no two keys expand to one", waived: "keys become what they are when arguments are given, at create"},
+		{id: "SPEC-v3 §7/name-display-only", check: "labels change nothing", waived: "says what a program makes of a label, not what an artifact holds"},
+		{id: "SPEC-v3 §7/name-not-identity", check: "labels identify nothing", waived: "says what a program records, not what an artifact holds"},
+		{id: "SPEC-v3 §7.1.1/validate-declarations", check: "declarations are validated before selection", waived: "says when a program judges; what it would find, groups included, is judged by §9.1"},
+		{id: "SPEC-v3 §7.4/widenings-gate", check: "more authority waits for approval", waived: "is about two versions of a Kit and who uses them"},
+		{id: "SPEC-v3 §9.3/manifest-fallback", check: "a reader falls back to the annotations of a manifest", waived: "says what a reader does; that index and manifests agree is judged by annotations-promoted"},
+		{id: "host-mount@1/runtime-owned-location", check: "a Kit does not choose where the host keeps a directory", waived: "the grammar has no field for it, and one nobody knows is judged by §9.1"},
+		{id: "kit-registry@1/content-must-not-assume-address", check: "a Kit reads the address of the registry that it is announced", waived: "an address in a file cannot be told from any other"},
+		{id: "network-policy@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "is the other half of credential@1/inject-domain-in-allow, and judged there"},
+		{id: "network-policy@2/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "is the other half of credential@1/inject-domain-in-allow, and judged there"},
 	}
 }
 
