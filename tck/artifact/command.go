@@ -92,12 +92,18 @@ func Validate(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	} else {
 		err = r.write(stdout, s.verbose, colored(s.color, stdout))
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		fmt.Fprintf(stderr, "kit-tck: %v\n", err)
 		return exitUnjudged
+	}
+	for _, why := range r.Unread {
+		fmt.Fprintf(stderr, "kit-tck: --kits: %s\n", printable(strings.ReplaceAll(why, "\n", "; ")))
+	}
+	switch {
 	case !r.OK():
 		return exitFindings
+	case len(r.Unread) > 0: // asked for, and not judged
+		return exitUnjudged
 	}
 	return exitOK
 }

@@ -274,3 +274,15 @@ func verdict(t testing.TB, p product, id string) tck.Verdict {
 	t.Fatalf("no verdict for %s", id)
 	return tck.Verdict{}
 }
+
+// TestSourcesAreHeldAgainstManifests stages, for a Kit whose manifest is known,
+// sources that ask for less.
+func TestSourcesAreHeldAgainstManifests(t *testing.T) {
+	p := withKits(t)
+	f := &p.images[0].layers[3][0]
+	f.data = strings.Replace(f.data, `"b.example"`, `"a.example"`, 1)
+	v := verdict(t, p, "SPEC-v3 §10/merged-set-carries-sources")
+	if v.Outcome != tck.Fail || !strings.Contains(v.Message, "the sources of r.example/m:1") {
+		t.Errorf("%v", v)
+	}
+}

@@ -3,8 +3,10 @@ package rule_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/spec/annotation"
@@ -62,4 +64,24 @@ func FuzzJudge(f *testing.F) {
 			t.Errorf("%d verdicts of a draft", len(draft.Verdicts))
 		}
 	})
+}
+
+// TestLayersOfTheSamePlatform are held against a Kit's, whose index calls the
+// platform by its variant.
+func TestLayersOfTheSamePlatform(t *testing.T) {
+	layers := []ocispec.Descriptor{{Digest: "sha256:a"}, {Digest: "sha256:b"}}
+	for platform, want := range map[string]tck.Outcome{
+		"linux/arm64": tck.Pass, "linux/arm64/v8": tck.Pass, "linux/arm64/v9": tck.Fail, "linux/arm/v8": tck.Fail, "linux/amd64": tck.Fail,
+	} {
+		im := &rule.Image{Platform: "linux/arm64", Manifest: ocispec.Manifest{Layers: layers, Annotations: map[string]string{annotation.Descriptor: setText}}}
+		listed := map[string]rule.Lookup{}
+		for n := range 2 {
+			listed[fmt.Sprintf("sha256:%064d", n+1)] = rule.Lookup{Images: []rule.Listed{{Platform: platform, Layers: []digest.Digest{layers[n].Digest}}}}
+		}
+		for _, v := range rule.Judge(&rule.Subject{Images: []*rule.Image{im}, Listed: listed}).Verdicts {
+			if v.Statement == "SPEC-v3 §9.5/layers-preserved" && v.Outcome != want {
+				t.Errorf("%s: %v", platform, v)
+			}
+		}
+	}
 }
