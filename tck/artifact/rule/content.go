@@ -11,7 +11,6 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/agentcontext"
 	"github.com/kitbox-dev/kitbox/capability/sbx"
 	"github.com/kitbox-dev/kitbox/spec"
-	"github.com/kitbox-dev/kitbox/spec/annotation"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -79,20 +78,25 @@ func (j *judge) own(im *Image) string {
 	return ""
 }
 
-// Recipe returns where the Kit with these annotations stages its own recipe, or
-// "" if it stages none.
-func Recipe(annotations map[string]string, v tree.View) string {
-	doc, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor]))
-	if err != nil {
-		return ""
-	}
+// Sources are the places of what a Kit stages of its own sources.
+type Sources struct {
+	Descriptor string
+	Recipe     string // where one would be; empty for a set, which has none
+}
+
+// StagedSources finds, in a view of its files, where the Kit with this
+// descriptor stages its own sources. The zero value means that it does not.
+func StagedSources(doc *spec.Document, v tree.View) Sources {
 	j := &judge{doc: doc}
 	stem := j.own(&Image{Files: v})
-	name := path.Join(content.StageRoot, stem, content.StagedRecipe)
-	if e, ok := v.At(name); stem == "" || !ok || e.Kind != tree.File {
-		return ""
+	if stem == "" {
+		return Sources{}
 	}
-	return name
+	s := Sources{Descriptor: path.Join(content.StageRoot, stem, content.StagedDescriptor)}
+	if len(doc.Kits) == 0 {
+		s.Recipe = path.Join(content.StageRoot, stem, content.StagedRecipe)
+	}
+	return s
 }
 
 func (j *judge) staged() {
@@ -173,7 +177,11 @@ func (j *judge) links() {
 	}
 	for _, im := range j.Images {
 		n := 0
-		tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+		bounded, _ := im.Files.(tree.Bounded)
+		whole := tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+			if bounded != nil && bounded.Spare() == 0 {
+				return false
+			}
 			if e.Kind != tree.Symlink || reaches(im.Files, p, e.Link) {
 				return true
 			}
@@ -184,6 +192,9 @@ func (j *judge) links() {
 		})
 		if n > few {
 			j.fail(im, "", "%d more lead to what the mixin does not ship", n-few)
+		}
+		if !whole {
+			j.fail(im, "", "the mixin has more directories than are looked at now, so that links of it are not judged; kit-tck validate judges them all")
 		}
 	}
 }
