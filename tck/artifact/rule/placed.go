@@ -107,10 +107,10 @@ func (j *judge) fill(im *Image, p *placing, slots []slot, text map[string]string
 		fit[i] = map[string]int{}
 		known := j.Listed[s.kit.Digest].descriptor()
 		for _, stem := range stems {
-			switch {
-			case known == "":
+			switch known {
+			case "":
 				fit[i][stem] = j.fits(im, p, s.kit, stem, evidence)
-			case known == text[stem]:
+			case text[stem]:
 				fit[i][stem] = -otherKit
 			default:
 				fit[i][stem] = otherKit
