@@ -49,19 +49,34 @@ func (im *Image) stems() []string {
 	return out
 }
 
-// descriptor returns the staged descriptor of a stem as publishing encodes it,
-// and decoded. The document is nil if it cannot be read.
-func (im *Image) descriptor(stem string) ([]byte, *spec.Document) {
+// A stagedDescriptor is one as publishing encodes it, and decoded. The document is
+// nil if it cannot be read.
+type stagedDescriptor struct {
+	text []byte
+	doc  *spec.Document
+}
+
+// stagedAs returns the staged descriptor of a stem. Many rules ask, and a layer
+// can hold many large ones.
+func (j *judge) stagedAs(im *Image, stem string) stagedDescriptor {
+	if j.staging == nil {
+		j.staging = map[*Image]map[string]stagedDescriptor{}
+	}
+	if j.staging[im] == nil {
+		j.staging[im] = map[string]stagedDescriptor{}
+	}
+	d, done := j.staging[im][stem]
+	if done {
+		return d
+	}
 	text, _ := im.Files.Read(path.Join(content.StageRoot, stem, content.StagedDescriptor))
-	doc, ds := spec.Decode(text, spec.Options{Form: capability.Published})
-	if doc == nil || ds.HasErrors() {
-		return nil, nil
+	if doc, ds := spec.Decode(text, spec.Options{Form: capability.Published}); doc != nil && !ds.HasErrors() {
+		if b, err := doc.Descriptor.AppendJSON(nil); err == nil {
+			d = stagedDescriptor{b, doc}
+		}
 	}
-	b, err := doc.Descriptor.AppendJSON(nil)
-	if err != nil {
-		return nil, nil
-	}
-	return b, doc
+	j.staging[im][stem] = d
+	return d
 }
 
 // own returns the stem under which the Kit itself is staged, or "".
@@ -71,7 +86,7 @@ func (j *judge) own(im *Image) string {
 		return ""
 	}
 	for _, stem := range im.stems() {
-		if got, _ := im.descriptor(stem); bytes.Equal(got, want) {
+		if d := j.stagedAs(im, stem); d.doc != nil && bytes.Equal(d.text, want) {
 			return stem
 		}
 	}

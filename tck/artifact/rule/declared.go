@@ -51,9 +51,10 @@ func (j *judge) setLabels() {
 			j.waive(noTelling)
 			return
 		}
+		want := ungrouped(m.want)
 		for _, h := range ungrouped(j.doc.Descriptor) {
-			for _, w := range ungrouped(m.want) {
-				if className(w.Type) == className(h.Type) && sameSource(w, h) && w.Name != "" && w.Name != h.Name {
+			for _, w := range want {
+				if sameSource(w, h) && className(w.Type) == className(h.Type) && w.Name != "" && w.Name != h.Name {
 					j.fail(im, "capabilities", "the name of %s is %q; the first that is stated is %q", h.Type, h.Name, w.Name)
 				}
 			}
@@ -102,6 +103,11 @@ func (j *judge) setProvenance() {
 			j.waive(noTelling)
 			return
 		}
+		types := map[string]map[string]string{} // by reference and path
+		for ref, doc := range m.kits {
+			types[ref] = map[string]string{}
+			eachEntry(doc.Descriptor, func(at string, r capability.Request) { types[ref][at] = r.Type })
+		}
 		for _, r := range j.doc.Requests() {
 			s := r.Source
 			if s == nil || s.Kit == "" {
@@ -115,28 +121,32 @@ func (j *judge) setProvenance() {
 			if len(doc.Kits) > 0 {
 				continue // what it got from its own Kits names those
 			}
-			if e, ok := entryAt(doc.Descriptor, s.Path); !ok || className(e.Type) != className(r.Type) {
+			if typ, ok := types[s.Kit][s.Path]; !ok || className(typ) != className(r.Type) {
 				j.fail(im, "capabilities", "%s says that it is %s of %s, which is not there", r.Type, s.Path, s.Kit)
 			}
 		}
-		have := ungrouped(j.doc.Descriptor)
+		// An entry of the set's own goes first only where Kits build on what the
+		// set provides.
+		ours := len(m.own) > 0
+		type place struct {
+			class  string
+			source capability.Source
+		}
+		named, mayBe, alike := map[place]bool{}, map[string]bool{}, map[string]bool{}
+		for _, h := range ungrouped(j.doc.Descriptor) {
+			class := className(h.Type)
+			alike[canonical(h)], alike[class] = true, alike[class] || single(h.Type)
+			if h.Source != nil {
+				named[place{class, *h.Source}] = true
+				mayBe[class] = mayBe[class] || ours && h.Source.Kit == "" && h.Source.Path != ""
+			}
+		}
 		for _, w := range ungrouped(m.want) {
-			if w.Source == nil || w.Source.Kit == "" {
+			class := className(w.Type)
+			if w.Source == nil || w.Source.Kit == "" || mayBe[class] || named[place{class, *w.Source}] {
 				continue
 			}
-			// An entry of the set's own goes first only where Kits build on what
-			// the set provides.
-			ours := len(m.own) > 0
-			alike, named := false, false
-			for _, h := range have {
-				if className(h.Type) != className(w.Type) {
-					continue
-				}
-				s := h.Source
-				named = named || sameSource(h, w) || ours && s != nil && s.Kit == "" && s.Path != ""
-				alike = alike || canonical(h) == canonical(w) || single(w.Type)
-			}
-			if alike && !named {
+			if alike[canonical(w)] || alike[class] { // else it is not there at all, which another rule says
 				j.fail(im, "capabilities", "%s does not say that it is %s of %s", w.Type, w.Source.Path, w.Source.Kit)
 			}
 		}

@@ -57,12 +57,12 @@ func (j *judge) place(im *Image) *placing {
 		if stem == p.own {
 			continue
 		}
-		b, doc := im.descriptor(stem)
-		if doc == nil {
+		d := j.stagedAs(im, stem)
+		if d.doc == nil {
 			p.unread = append(p.unread, stem)
 			continue
 		}
-		p.docs[stem], text[stem] = doc, string(b)
+		p.docs[stem], text[stem] = d.doc, string(d.text)
 	}
 	slots := slotsOf(j.doc, p.docs)
 	if len(slots) > maxPlaced {
@@ -102,14 +102,17 @@ func slotsOf(set *spec.Document, docs map[string]*spec.Document) []slot {
 func (j *judge) fill(im *Image, p *placing, slots []slot, text map[string]string) {
 	stems := slices.Sorted(maps.Keys(p.docs))
 	fit := make([]map[string]int, len(slots))
-	evidence := j.evidence()
+	evidence, marks := j.evidence(), map[string]*traits{}
+	for _, stem := range stems {
+		marks[stem] = j.traits(im, p, stem)
+	}
 	for i, s := range slots {
 		fit[i] = map[string]int{}
 		known := j.Listed[s.kit.Digest].descriptor()
 		for _, stem := range stems {
 			switch known {
 			case "":
-				fit[i][stem] = j.fits(im, p, s.kit, stem, evidence)
+				fit[i][stem] = fits(s.kit, stem, marks[stem], evidence)
 			case text[stem]:
 				fit[i][stem] = -otherKit
 			default:
@@ -153,14 +156,50 @@ func (j *judge) fill(im *Image, p *placing, slots []slot, text map[string]string
 
 // evidence returns the entries of the set by the Kit that they say they come
 // from.
-func (j *judge) evidence() map[string][]capability.Request {
-	out := map[string][]capability.Request{}
+func (j *judge) evidence() map[string][]claim {
+	out := map[string][]claim{}
 	for _, r := range j.doc.Requests() {
 		if r.Source != nil && r.Source.Kit != "" {
-			out[r.Source.Kit] = append(out[r.Source.Kit], r)
+			out[r.Source.Kit] = append(out[r.Source.Kit], claim{r.Source.Path, r.Type, canonical(r)})
 		}
 	}
 	return out
+}
+
+// A claim is that an entry stands somewhere in the descriptor of a Kit.
+type claim struct{ path, typ, canonical string }
+
+// traits are what tells staged sources apart.
+type traits struct {
+	doc      *spec.Document
+	entries  map[string]claim // by path
+	versions map[string]bool  // of what it provides
+	foreign  bool             // it provides what the set does not
+	beside   bool             // it stands in the layer of the set's own sources
+}
+
+func (j *judge) traits(im *Image, p *placing, stem string) *traits {
+	t := &traits{doc: p.docs[stem], entries: map[string]claim{}, versions: map[string]bool{}}
+	if j.offers == nil {
+		j.offers = names(j.doc.Provides)
+	}
+	for name, provide := range names(t.doc.Provides) {
+		if _, ok := j.offers[name]; !ok {
+			t.foreign = true
+		}
+		t.versions[provide.Version] = true
+	}
+	eachEntry(t.doc.Descriptor, func(at string, r capability.Request) {
+		t.entries[at] = claim{at, r.Type, canonical(r)}
+	})
+	if im.Layers != nil && p.own != "" {
+		at := func(s string) int {
+			e, _ := im.Layers.At(path.Join(content.StageRoot, s, content.StagedDescriptor))
+			return e.Layer
+		}
+		t.beside = at(stem) == at(p.own)
+	}
+	return t
 }
 
 // otherKit is the fit of sources that are known not to be those of a Kit, whose
@@ -169,10 +208,10 @@ const otherKit = -1000
 
 // fits weighs what speaks for a stem being that of a listed Kit, and against
 // it.
-func (j *judge) fits(im *Image, p *placing, k spec.KitRef, stem string, evidence map[string][]capability.Request) int {
-	doc, n := p.docs[stem], 0
+func fits(k spec.KitRef, stem string, t *traits, evidence map[string][]claim) int {
+	n := 0
 	for name := range k.Args {
-		if a, ok := doc.Args[name]; !ok || a.BuildArg != "" {
+		if a, ok := t.doc.Args[name]; !ok || a.BuildArg != "" {
 			n -= 2
 		}
 	}
@@ -184,63 +223,44 @@ func (j *judge) fits(im *Image, p *placing, k spec.KitRef, stem string, evidence
 			n += 2
 		}
 	}
-	offers, version, foreign := names(j.doc.Provides), constraint.ReferenceVersion(k.Ref), false
-	for name, provide := range names(doc.Provides) {
-		if _, ok := offers[name]; !ok {
-			foreign = true
-		}
-		if version != "" && provide.Version == version {
-			version = ""
-			n++
-		}
+	if v := constraint.ReferenceVersion(k.Ref); v != "" && t.versions[v] {
+		n++
 	}
-	if foreign { // the set would provide it as well
+	if t.foreign { // the set would provide it as well
 		n -= 4
 	}
-	for _, r := range evidence[k.Ref] {
-		entry, ok := entryAt(doc.Descriptor, r.Source.Path)
-		switch {
-		case !ok || entry.Type != r.Type:
+	for _, c := range evidence[k.Ref] {
+		switch entry, ok := t.entries[c.path]; {
+		case !ok || entry.typ != c.typ:
 			n -= 8
-		case canonical(entry) == canonical(r):
+		case entry == c:
 			n += 3
 		default:
 			n++
 		}
 	}
-	if slices.ContainsFunc(doc.Kits, func(inner spec.KitRef) bool { return len(evidence[inner.Ref]) > 0 }) {
+	if slices.ContainsFunc(t.doc.Kits, func(inner spec.KitRef) bool { return len(evidence[inner.Ref]) > 0 }) {
 		n++
 	}
-	if im.Layers != nil && p.own != "" {
-		at := func(s string) int {
-			e, _ := im.Layers.At(path.Join(content.StageRoot, s, content.StagedDescriptor))
-			return e.Layer
-		}
-		if at(stem) == at(p.own) { // a Kit's sources come with its layers
-			n--
-		}
+	if t.beside { // a Kit's sources come with its layers
+		n--
 	}
 	return n
 }
 
-// entryAt returns the entry at a path such as capabilities[2] or
+// eachEntry calls f for every entry of d, with its path: capabilities[2] or
 // capabilities[0].group.capabilities[1].
-func entryAt(d spec.Descriptor, at string) (capability.Request, bool) {
+func eachEntry(d spec.Descriptor, f func(at string, r capability.Request)) {
 	for i, it := range d.Capabilities {
 		p := index("capabilities", i)
 		if it.Group == nil {
-			if p == at {
-				return it.Request, true
-			}
+			f(p, it.Request)
 			continue
 		}
 		for n, r := range it.Group.Capabilities {
-			if index(p+".group.capabilities", n) == at {
-				return r, true
-			}
+			f(index(p+".group.capabilities", n), r)
 		}
 	}
-	return capability.Request{}, false
 }
 
 // toldApart finds sets whose staged sources do not say which Kit they are of, so

@@ -4,7 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -81,6 +83,61 @@ func TestLayersOfTheSamePlatform(t *testing.T) {
 		for _, v := range rule.Judge(&rule.Subject{Images: []*rule.Image{im}, Listed: listed}).Verdicts {
 			if v.Statement == "SPEC-v3 §9.5/layers-preserved" && v.Outcome != want {
 				t.Errorf("%s: %v", platform, v)
+			}
+		}
+	}
+}
+
+// TestHostileSetsAreJudged lists and stages as many Kits as are told apart, and
+// one more, with as many entries as a descriptor holds.
+func TestHostileSetsAreJudged(t *testing.T) {
+	for _, c := range []struct {
+		kits int
+		want tck.Outcome
+	}{{200, tck.Pass}, {300, tck.Warn}} {
+		var list, entries, offers []string
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		stage := func(stem, text string) {
+			if err := w.WriteHeader(&tar.Header{Name: "usr/share/sandbox/kit/" + stem + "/kit.yaml", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(text))}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write([]byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range c.kits {
+			var own []string
+			for e := range 10 {
+				entry := fmt.Sprintf(`{"type":"x.example/y@1","config":{"n":%d}`, n*10+e)
+				own = append(own, entry+"}")
+				entries = append(entries, fmt.Sprintf(`%s,"source":{"kit":"r.example/k%d:1","path":"capabilities[%d]"}}`, entry, n, e))
+			}
+			offers = append(offers, fmt.Sprintf(`"k%d@1"`, n))
+			list = append(list, fmt.Sprintf(`{"ref":"r.example/k%d:1","digest":"sha256:%064d"}`, n, n))
+			stage(fmt.Sprintf("s%d", n), fmt.Sprintf(`{"schemaVersion":"3","kind":"mixin","provides":["k%d@1"],"capabilities":[%s]}`, n, strings.Join(own, ",")))
+		}
+		text := `{"schemaVersion":"3","kind":"mixin","provides":[` + strings.Join(offers, ",") + `],"capabilities":[` + strings.Join(entries, ",") + `],"kits":[` + strings.Join(list, ",") + `]}`
+		stage("own", text)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		files := &tree.Tree{Keep: rule.Keep, Hash: true}
+		if err := files.Add(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		im := &rule.Image{Platform: "linux/amd64", Files: files, Layers: files, Manifest: ocispec.Manifest{Annotations: map[string]string{annotation.Descriptor: text}}}
+		begin := time.Now()
+		out := rule.Judge(&rule.Subject{Images: []*rule.Image{im}})
+		if d := time.Since(begin); d > 20*time.Second {
+			t.Errorf("%d Kits took %v", c.kits, d)
+		}
+		for _, v := range out.Verdicts {
+			if v.Statement == "SPEC-v3 §10/merged-set-sources-told-apart" && v.Outcome != c.want {
+				t.Errorf("%d Kits: %v", c.kits, v)
+			}
+			if v.Statement == "SPEC-v3 §9.5/capabilities-merged" && v.Outcome != tck.Pass && c.want == tck.Pass {
+				t.Errorf("%d Kits: %v", c.kits, v)
 			}
 		}
 	}
