@@ -43,8 +43,11 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
-// Version is set when kitbox is built.
-var Version = "dev"
+// Version is set when kitbox is built, and so is Revision, which may be empty.
+var (
+	Version  = "dev"
+	Revision = ""
+)
 
 // Main is the kitbox program; args are its arguments with its name. The name
 // tells a keeper from a command.
@@ -100,7 +103,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := programs.Dirs()
 	guest := programs.Find(bin, "kit-guest")
-	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version, Revision: Revision}}
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		sets.SourceDateEpoch = &n
 	}

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -11,11 +12,24 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
+// about is what annotations say beside the descriptor.
+func (b Builder) about(opts map[string]string) (annotation.Options, error) {
+	o := annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}}
+	if v, ok := opts[buildArgPrefix+sourceDateEpoch]; ok && v != "" {
+		s, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return o, fmt.Errorf("%s=%q is not a number of seconds", sourceDateEpoch, v)
+		}
+		o.SourceDateEpoch = &s
+	}
+	return o, nil
+}
+
 // annotations returns those of d (§9.3).
 func (b Builder) annotations(d spec.Descriptor, opts map[string]string) (map[string]string, error) {
-	o := annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}}
-	if s, err := strconv.ParseInt(opts[buildArgPrefix+sourceDateEpoch], 10, 64); err == nil {
-		o.SourceDateEpoch = &s
+	o, err := b.about(opts)
+	if err != nil {
+		return nil, err
 	}
 	return annotation.Derive(d, o)
 }

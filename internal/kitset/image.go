@@ -1,22 +1,16 @@
 package kitset
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -106,11 +100,18 @@ func (im image) platform(p ocispec.Platform) (ocispec.Manifest, []byte, error) {
 	m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))}
 	for _, i := range im.set.Order() {
 		for _, blob := range im.artifacts[i].Images[im.members[i].At(p)].Manifest.Layers {
-			m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: blob.Annotations})
+			m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: lasting(blob.Annotations)})
 		}
 	}
 	m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(im.sources), Size: int64(len(im.sources))})
 	return m, config, nil
+}
+
+// lasting drops what an exporter noted for itself about how it made a layer.
+func lasting(annotations map[string]string) map[string]string {
+	out := maps.Clone(annotations)
+	maps.DeleteFunc(out, func(k, _ string) bool { return strings.HasPrefix(k, "buildkit/") })
+	return out
 }
 
 // neutral is the OCI name of a layer's media type. Docker's names are for
@@ -137,7 +138,7 @@ func (im *image) stage(dir string, staged []content.Staged) error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{path.Join(content.StageRoot, im.set.Stem, content.StagedDescriptor): descriptor}
+	files := map[string][]byte{content.StagedDescriptor: descriptor}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -153,44 +154,10 @@ func (im *image) stage(dir string, staged []content.Staged) error {
 		case !st.Mode().IsRegular() || st.Size() > maxStaged:
 			return fmt.Errorf("%s: %s is no file of at most %d bytes: %w", f.At, f.From, maxStaged, kiterr.ErrRefused)
 		}
-		if files[f.To], err = root.ReadFile(filepath.FromSlash(f.From)); err != nil {
+		if files[path.Base(f.To)], err = root.ReadFile(filepath.FromSlash(f.From)); err != nil {
 			return fmt.Errorf("%s: %w", f.At, err)
 		}
 	}
-	im.sources, im.diff, err = sourceLayer(path.Join(content.StageRoot, im.set.Stem), files)
+	im.sources, im.diff, err = im.set.Layer(files)
 	return err
-}
-
-// sourceLayer is a layer of files, which are in dir, and the digest of its tar. Its
-// bytes depend on nothing else, and are those that BuildKit has for the files.
-func sourceLayer(dir string, files map[string][]byte) ([]byte, digest.Digest, error) {
-	var packed bytes.Buffer
-	z, err := gzip.NewWriterLevel(&packed, gzip.DefaultCompression)
-	if err != nil {
-		return nil, "", err
-	}
-	sum := digest.Canonical.Digester()
-	w := tar.NewWriter(io.MultiWriter(z, sum.Hash()))
-	head := tar.Header{ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
-	for i, r := range dir[1:] + "/" {
-		if r == '/' {
-			head.Name, head.Typeflag, head.Mode = dir[1:][:i]+"/", tar.TypeDir, 0o755
-			if err := w.WriteHeader(&head); err != nil {
-				return nil, "", err
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		head.Name, head.Typeflag, head.Mode, head.Size = strings.TrimPrefix(name, "/"), tar.TypeReg, 0o644, int64(len(files[name]))
-		if err := w.WriteHeader(&head); err != nil {
-			return nil, "", err
-		}
-		if _, err := w.Write(files[name]); err != nil {
-			return nil, "", err
-		}
-	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil { // they write the ends
-		return nil, "", err
-	}
-	return packed.Bytes(), sum.Digest(), nil
 }

@@ -11,12 +11,15 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
-// Normal is p as images state it: the first 64-bit ARM is the variant that images
-// of none are for.
+// Normal is p as images state it: the first 64-bit ARM, and the seventh 32-bit
+// one, are the variants that images of none are for.
 func Normal(p ocispec.Platform) ocispec.Platform {
 	p = ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
-	if p.Architecture == "arm64" && p.Variant == "v8" {
+	switch {
+	case p.Architecture == "arm64" && p.Variant == "v8":
 		p.Variant = ""
+	case p.Architecture == "arm" && p.Variant == "":
+		p.Variant = "v7"
 	}
 	return p
 }
