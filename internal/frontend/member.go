@@ -45,18 +45,22 @@ var probed = []ocispec.Platform{
 // all returns the Kits of list, in its order, and the references by which
 // BuildKit has them, with their digests.
 func (l lookup) all(ctx context.Context, list []spec.KitRef) ([]merge.Member, []string, error) {
-	members, pinned := make([]merge.Member, len(list)), make([]string, len(list))
-	g, gctx := errgroup.WithContext(ctx)
+	members, pinned, errs := make([]merge.Member, len(list)), make([]string, len(list)), make([]error, len(list))
+	var g errgroup.Group
 	g.SetLimit(lookups)
 	for i, k := range list {
-		g.Go(func() (err error) {
-			if members[i], pinned[i], err = l.member(gctx, k); err != nil {
-				return &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: err}
-			}
+		g.Go(func() error {
+			members[i], pinned[i], errs[i] = l.member(ctx, k)
 			return nil
 		})
 	}
-	return members, pinned, g.Wait()
+	_ = g.Wait()
+	for i, err := range errs {
+		if err != nil { // the first in the list, not the first to fail
+			return nil, nil, &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: err}
+		}
+	}
+	return members, pinned, nil
 }
 
 func (l lookup) member(ctx context.Context, k spec.KitRef) (merge.Member, string, error) {
