@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -103,10 +102,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := programs.Dirs()
 	guest := programs.Find(bin, "kit-guest")
-	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version, Revision: Revision}}
-	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
-		sets.SourceDateEpoch = &n
-	}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version, Revision: Revision}, SourceDateEpoch: os.Getenv("SOURCE_DATE_EPOCH")}
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	boundaries := attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(custody.Dir(home)), new(staging)}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -132,7 +133,10 @@ func (l library) set(text string, more ...string) string {
 func (l library) assembled(dir string, args map[string]string, epoch *int64, ps ...ocispec.Platform) (kit *fetch.Kit, images string) {
 	l.bench.Helper()
 	home := l.bench.TempDir()
-	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox"}, SourceDateEpoch: epoch}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox"}}
+	if epoch != nil {
+		sets.SourceDateEpoch = strconv.FormatInt(*epoch, 10)
+	}
 	f := &fetch.Fetcher{Home: home, Policy: fetch.Always, Sets: sets.Assemble, Platforms: ps}
 	kit, err := f.Fetch(l.bench.Context(), dir, args)
 	if err != nil {
@@ -307,7 +311,7 @@ func TestSetsThatStockClientsCannotAssemble(t *testing.T) {
 				"another's platform": {"kits:\n  - ref: HUB/kits/gh:1\n  - ref: HUB/kits/left:1\n", 8, "has no image for linux/" + otherPlatform.Architecture, nil},
 				"nobody answers":     {"kits:\n  - ref: 127.0.0.1:1/kits/gh:1\n", 7, "connection refused", nil},
 				"a local name":       {"kits:\n  - ref: kitbox.local/base:1\n", 7, "not in the local image store", nil},
-				"a time":             {"kits:\n  - ref: HUB/kits/gh:1\n", 0, "SOURCE_DATE_EPOCH=\"soon\" is not a number of seconds", map[string]string{"SOURCE_DATE_EPOCH": "soon"}},
+				"a time":             {"kits:\n  - ref: HUB/kits/gh:1\n", 0, "SOURCE_DATE_EPOCH=\"soon\" is no number of seconds since 1970", map[string]string{"SOURCE_DATE_EPOCH": "soon"}},
 				"no content":         {"capabilities:\n  - {type: com.docker.sandbox/agent-context@1, config: {contentFile: gone.md}}\nkits:\n  - ref: HUB/kits/gh:1\n", 6, "gone.md", nil},
 			}
 			if lenient { // only who is shown the manifest can tell

@@ -1,8 +1,6 @@
 package frontend
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
@@ -14,15 +12,8 @@ import (
 
 // about is what annotations say beside the descriptor.
 func (b Builder) about(opts map[string]string) (annotation.Options, error) {
-	o := annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}}
-	if v, ok := opts[buildArgPrefix+sourceDateEpoch]; ok && v != "" {
-		s, err := strconv.ParseInt(v, 10, 64)
-		if err != nil {
-			return o, fmt.Errorf("%s=%q is not a number of seconds", sourceDateEpoch, v)
-		}
-		o.SourceDateEpoch = &s
-	}
-	return o, nil
+	epoch, err := annotation.ParseEpoch(opts[buildArgPrefix+sourceDateEpoch])
+	return annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}, SourceDateEpoch: epoch}, err
 }
 
 // annotations returns those of d (§9.3).

@@ -31,9 +31,9 @@ type Assembler struct {
 	// Builder goes into the built-by annotation.
 	Builder annotation.Builder
 
-	// SourceDateEpoch is that of the environment in seconds, the only time
-	// that a set states; nil: none.
-	SourceDateEpoch *int64
+	// SourceDateEpoch is that of the environment, the only time that a set
+	// states; empty: none.
+	SourceDateEpoch string
 }
 
 // Assemble makes the image of s in images, for f.Platforms or all platforms
@@ -46,6 +46,10 @@ type Assembler struct {
 // platform is [kiterr.ErrRefused].
 func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layout.Store, s fetch.SetSource) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
+	epoch, err := annotation.ParseEpoch(a.SourceDateEpoch)
+	if err != nil {
+		return none, err
+	}
 	own, staged, err := authored(s)
 	if err != nil {
 		return none, err
@@ -59,7 +63,7 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	if err != nil {
 		return none, at(err)
 	}
-	set, err := merge.Of(src, members, annotation.Options{Builder: &a.Builder, SourceDateEpoch: a.SourceDateEpoch})
+	set, err := merge.Of(src, members, annotation.Options{Builder: &a.Builder, SourceDateEpoch: epoch})
 	if err != nil {
 		return none, at(err)
 	}

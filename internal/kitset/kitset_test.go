@@ -649,6 +649,24 @@ func TestSetsThatCannotBe(t *testing.T) {
 	}
 }
 
+func TestASetIsOfATimeOrOfNone(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
+	dir := h.set(t, "kits: [{ref: HUB/kits/w:1}]\n")
+	f, images := fetcher(t)
+	sets := kitset.Assembler{SourceDateEpoch: "soon"}
+	f.Sets = sets.Assemble
+	if _, err := f.Fetch(t.Context(), dir, nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), `SOURCE_DATE_EPOCH="soon"`) || len(blobs(t, images)) > 0 {
+		t.Errorf("a time that is none: %v", err)
+	}
+	sets.SourceDateEpoch = "1700000000"
+	f.Sets = sets.Assemble
+	kit, err := f.Fetch(t.Context(), dir, nil)
+	if err != nil || kit.Manifest.Annotations[annotation.Created] != "2023-11-14T22:13:20Z" || kit.Config.Created.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", kit, err)
+	}
+}
+
 // blobs are what a store holds.
 func blobs(t testing.TB, images *layout.Store) []string {
 	t.Helper()
