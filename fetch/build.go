@@ -138,6 +138,9 @@ func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, d
 		return maker{}, err
 	}
 	id, err := f.builderIdentity(builder)
+	// What steps can reach decides what they make, and another BuildKit may make
+	// something else of them.
+	id += " network " + cmp.Or(f.BuildNetwork, "none") + " at " + f.Address
 	if len(f.Platforms) > 1 {
 		id = f.platforms(id) // one is part of the key
 	}

@@ -30,7 +30,7 @@ import (
 
 // keyVersion starts every source key. Change it when what goes into a key, or
 // what a builder makes of it, changes.
-const keyVersion = "kitbox source key 1"
+const keyVersion = "kitbox source key 2"
 
 // A source is a Kit as its author keeps it.
 type source struct {
@@ -40,7 +40,7 @@ type source struct {
 
 // key is a hash of everything the build of src depends on: the descriptor, the
 // recipe, the context as the builder gets it, the arguments, the local images
-// that the text names, the platform and the builder. Owners and times of files
+// that the text names, the platform, the builder and what its steps can reach. Owners and times of files
 // are left out, as the builder does. An image of a registry is not: a tag that
 // moved there does not rebuild a Kit.
 func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, maker string) (string, error) {
