@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/distribution/reference"
 	"github.com/moby/buildkit/client/llb"
@@ -29,6 +30,8 @@ import (
 type lookup struct {
 	c  client.Client
 	ui *dockerui.Client
+
+	size atomic.Int64 // bytes of configs
 }
 
 // lookups is how many Kits are asked for at once.
@@ -44,7 +47,7 @@ var probed = []ocispec.Platform{
 
 // all returns the Kits of list, in its order, and the references by which
 // BuildKit has them, with their digests.
-func (l lookup) all(ctx context.Context, list []spec.KitRef) ([]merge.Member, []string, error) {
+func (l *lookup) all(ctx context.Context, list []spec.KitRef) ([]merge.Member, []string, error) {
 	members, pinned, errs := make([]merge.Member, len(list)), make([]string, len(list)), make([]error, len(list))
 	var g errgroup.Group
 	g.SetLimit(lookups)
@@ -63,7 +66,7 @@ func (l lookup) all(ctx context.Context, list []spec.KitRef) ([]merge.Member, []
 	return members, pinned, nil
 }
 
-func (l lookup) member(ctx context.Context, k spec.KitRef) (merge.Member, string, error) {
+func (l *lookup) member(ctx context.Context, k spec.KitRef) (merge.Member, string, error) {
 	m := merge.Member{Ref: k.Ref}
 	ref, err := merge.Pinned(k)
 	if err != nil {
@@ -86,7 +89,7 @@ func (l lookup) member(ctx context.Context, k spec.KitRef) (merge.Member, string
 }
 
 // images fills in what m is and its configs, by platform.
-func (l lookup) images(ctx context.Context, ref string, m *merge.Member) (pinned string, err error) {
+func (l *lookup) images(ctx context.Context, ref string, m *merge.Member) (pinned string, err error) {
 	var none error
 	for _, p := range probed {
 		got, d, text, err := l.c.ResolveImageConfig(ctx, ref, sourceresolver.Opt{
@@ -114,6 +117,9 @@ func (l lookup) images(ctx context.Context, ref string, m *merge.Member) (pinned
 		} else if d.String() != m.Digest {
 			return "", fmt.Errorf("kit %s: BuildKit answers with %s for %s: %w", m.Ref, d, ref, kiterr.ErrRefused)
 		}
+		if l.size.Add(int64(len(text))) > merge.MaxDocuments {
+			return "", fmt.Errorf("with those of %s the documents of the listed Kits have more than %d bytes: %w", m.Ref, merge.MaxDocuments, kiterr.ErrRefused)
+		}
 		im := merge.Image{}
 		if err := json.Unmarshal(text, &im.Config); err != nil {
 			return "", fmt.Errorf("kit %s: its config is none: %w: %w", m.Ref, err, kiterr.ErrRefused)
@@ -133,7 +139,7 @@ func (l lookup) images(ctx context.Context, ref string, m *merge.Member) (pinned
 // descriptor returns what the Kit declares: by its manifests, where its registry
 // shows them to BuildKit, or else as its sources have it, which are in its last
 // layer, the only one that is fetched for it.
-func (l lookup) descriptor(ctx context.Context, pinned string, m *merge.Member) (*spec.Document, error) {
+func (l *lookup) descriptor(ctx context.Context, pinned string, m *merge.Member) (*spec.Document, error) {
 	text, shown, err := l.annotated(ctx, pinned, m.Digest)
 	if err != nil {
 		return nil, err
@@ -160,7 +166,7 @@ func (l lookup) descriptor(ctx context.Context, pinned string, m *merge.Member) 
 
 // annotated returns the descriptor that the Kit's documents hold; shown tells
 // whether there was a way to see them. All platforms have one descriptor.
-func (l lookup) annotated(ctx context.Context, pinned, root string) (text string, shown bool, err error) {
+func (l *lookup) annotated(ctx context.Context, pinned, root string) (text string, shown bool, err error) {
 	if caps := l.c.BuildOpts().LLBCaps; caps.Supports(pb.CapSourceImageBlob) != nil {
 		return "", false, nil
 	}
@@ -194,7 +200,7 @@ func (l lookup) annotated(ctx context.Context, pinned, root string) (text string
 
 // document reads a manifest or index, if the registry answers a request that does
 // not say what it wants.
-func (l lookup) document(ctx context.Context, name, d string, into any) (ok bool, err error) {
+func (l *lookup) document(ctx context.Context, name, d string, into any) (ok bool, err error) {
 	const file = "document.json"
 	if digest.Digest(d).Validate() != nil {
 		return false, fmt.Errorf("its index names %q: %w", d, kiterr.ErrRefused)
@@ -220,7 +226,7 @@ func (l lookup) document(ctx context.Context, name, d string, into any) (ok bool
 }
 
 // staged returns the staged descriptors in the last layer of the Kit, by stem.
-func (l lookup) staged(ctx context.Context, pinned string, m *merge.Member) (map[string][]byte, error) {
+func (l *lookup) staged(ctx context.Context, pinned string, m *merge.Member) (map[string][]byte, error) {
 	im := m.Images[0]
 	of := func(o ...llb.ImageOption) llb.State {
 		return llb.Image(pinned, append(o, llb.Platform(im.Platform), l.ui.ImageResolveMode, llb.WithCustomName("[kit] read "+content.StageRoot+" of "+m.Ref))...)

@@ -39,11 +39,15 @@ func (b Builder) assemble(ctx context.Context, c client.Client, ui *dockerui.Cli
 	if err != nil {
 		return nil, k.fault("", err.Error(), "", "")
 	}
-	members, pinned, err := lookup{c, ui}.all(ctx, k.published.Kits)
+	src := merge.Source{Stem: k.stem, Set: k.published}
+	if err := src.Check(); err != nil {
+		return nil, k.setFault(err)
+	}
+	members, pinned, err := (&lookup{c: c, ui: ui}).all(ctx, src.Set.Kits)
 	if err != nil {
 		return nil, k.setFault(err)
 	}
-	set, err := merge.Of(merge.Source{Stem: k.stem, Set: k.published}, members, about)
+	set, err := merge.Of(src, members, about)
 	if err != nil {
 		return nil, k.setFault(err)
 	}

@@ -56,11 +56,18 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	}
 	src := merge.Source{Stem: authoring.Stem(s.File), Name: s.Name, Set: own}
 	at := func(err error) error { return fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.File), err) }
-	if err := src.Others(); err != nil {
+	if err := src.Check(); err != nil {
 		return none, at(err)
 	}
 	artifacts, members, err := fetchMembers(ctx, f, own.Kits)
 	if err != nil {
+		return none, at(err)
+	}
+	var listed []fetch.Listed
+	for i, m := range members {
+		listed = append(listed, fetch.Listed{Ref: m.Ref, Digest: m.Digest, Descriptor: string(artifacts[i].Descriptor)})
+	}
+	if err := f.Acyclic(ctx, s.Name, listed); err != nil {
 		return none, at(err)
 	}
 	set, err := merge.Of(src, members, annotation.Options{Builder: &a.Builder, SourceDateEpoch: epoch})

@@ -3,6 +3,7 @@ package kitset
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -10,6 +11,7 @@ import (
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/kitset/merge"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 )
 
@@ -20,12 +22,18 @@ const lookups = 8
 // pinned is what the reference stands for: the index, where there is one.
 func fetchMembers(ctx context.Context, f *fetch.Fetcher, list []spec.KitRef) ([]*fetch.Artifact, []merge.Member, error) {
 	artifacts, members := make([]*fetch.Artifact, len(list)), make([]merge.Member, len(list))
+	var size atomic.Int64
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(lookups)
 	for i, k := range list {
 		g.Go(func() (err error) {
 			if artifacts[i], members[i], err = fetchMember(gctx, f, k); err != nil {
 				return &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: err}
+			}
+			for _, im := range artifacts[i].Images {
+				if size.Add(im.Descriptor.Size+im.Manifest.Config.Size) > merge.MaxDocuments {
+					return &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: fmt.Errorf("with those of %s the documents of the listed Kits have more than %d bytes: %w", k.Ref, merge.MaxDocuments, kiterr.ErrRefused)}
+				}
 			}
 			return nil
 		})

@@ -44,6 +44,9 @@ func (s *Set) Config(p ocispec.Platform) (ocispec.Image, error) {
 			s.add(&cfg, diff, cmp.Or(notes[n], fmt.Sprintf("kit: layer %d of %s@%s", n+1, m.Ref, m.Digest)))
 		}
 	}
+	if n := len(cfg.RootFS.DiffIDs) + 1; n > maxLayers {
+		return cfg, refuse("kits", "its Kits have %d layers with its own, the limit is %d: list fewer", n, maxLayers)
+	}
 	var err error
 	if cfg.Config, err = assemble.Config(workload, mixins); err != nil {
 		return cfg, err

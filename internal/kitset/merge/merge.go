@@ -91,9 +91,20 @@ type Source struct {
 	Set  spec.Descriptor // build arguments expanded, content files named by their place in the image
 }
 
-// Others refuses a set that lists itself, which is seen before any Kit is asked
-// for.
-func (s Source) Others() error {
+// Registries decide how many images and how large documents a name stands for.
+// These bound what is in memory while a set is assembled, and what it comes to.
+const (
+	MaxMembers   = 256
+	MaxDocuments = 128 << 20 // bytes of those of all members
+	maxLayers    = 1000      // of one platform's image, as in a store
+)
+
+// Check refuses what is seen of a set before any Kit is asked for: one that lists
+// itself, or too many.
+func (s Source) Check() error {
+	if n := len(s.Set.Kits); n > MaxMembers {
+		return refuse("kits", "a set lists %d Kits at most, this one %d: make a set of sets", MaxMembers, n)
+	}
 	for i, k := range s.Set.Kits {
 		if key(s.Name) != "" && key(k.Ref) == key(s.Name) {
 			return refuse(listed(i), "the set lists itself, %s", k.Ref)
@@ -114,7 +125,8 @@ type Set struct {
 }
 
 // Of merges members, which are the Kits that s lists in the order of the list. What
-// does not go together is [kiterr.ErrRefused].
+// does not go together is [kiterr.ErrRefused]. Whether sets are in each other is the
+// caller's to ask, who can look at more than is listed here.
 func Of(s Source, members []Member, o annotation.Options) (*Set, error) {
 	first := map[string]int{}
 	for i, m := range members {
@@ -123,7 +135,7 @@ func Of(s Source, members []Member, o annotation.Options) (*Set, error) {
 		}
 		first[m.Digest] = i
 	}
-	if err := acyclic(s.Name, members); err != nil {
+	if err := once(members); err != nil {
 		return nil, err
 	}
 	if err := separateStems(s.Stem, members); err != nil {
@@ -181,16 +193,10 @@ func Fault(err error) (at string, rest error) {
 	return "kits", err
 }
 
-// acyclic refuses a set in another that is in it, by name, and a Kit that another
-// listed one, which is a set, has brought already. By digest nothing can contain
-// itself, but the names are what people build again.
-func acyclic(name string, members []Member) error {
-	self := key(name)
+// once refuses a Kit that another listed one, which is a set, has brought already.
+func once(members []Member) error {
 	for i, m := range members {
 		for _, inner := range m.Descriptor.Kits {
-			if self != "" && key(inner.Ref) == self {
-				return refuse(listed(i), "%s is a set that lists %s, so that each would be in the other", m.Ref, name)
-			}
 			for j, o := range members {
 				if j != i && (key(o.Ref) == key(inner.Ref) || o.Digest == inner.Digest) {
 					return refuse(listed(j), "%s is in the set %s of kits[%d] already: list one of them", o.Ref, m.Ref, i)
