@@ -79,8 +79,10 @@ var Rows = []Row{
 	{Pkg: "fetch", Why: "the public I/O: it brings Kits and judges none"},
 	{Pkg: "assemble/passwd", Why: "pure: databases come as text", Only: []string{"kiterr"}},
 	{Pkg: "assemble", Why: "resolved Kits become one image here, not before"},
+	{Pkg: "internal/kitset/merge", Why: "pure: what Kits come to is the same for whoever lays their layers in a row",
+		Only: []string{"kiterr", "spec", "spec/annotation", "spec/constraint", "spec/content", "resolve", "assemble"}},
 	{Pkg: "internal/kitset", Why: "a set is assembled from documents: no builder, and no layer is read",
-		Only: []string{"kiterr", "spec", "spec/annotation", "spec/constraint", "spec/content", "spec/expand", "resolve", "internal/authoring", "internal/store/layout", "fetch", "assemble"}},
+		Only: []string{"kiterr", "spec", "spec/annotation", "spec/content", "spec/expand", "internal/authoring", "internal/store/layout", "internal/kitset/merge", "fetch"}},
 
 	// The judges. They must not link what they judge.
 	{Pkg: "tck", Why: "verdicts and statements stand on nothing", Only: []string{}},

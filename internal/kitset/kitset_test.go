@@ -3,6 +3,7 @@ package kitset_test
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -423,7 +424,7 @@ func checkImages(t *testing.T, h *hub, f *fetch.Fetcher, images *layout.Store, s
 		if c := im.Config.Config; strings.Join(c.Env, " ") != "PATH=/bin:/opt/m A=1 LEVEL=high" || len(c.Entrypoint) != 1 {
 			t.Errorf("%s: config %+v", im.Platform(), c)
 		}
-		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created != nil {
+		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created == nil || im.Config.Created.Unix() != 0 {
 			t.Errorf("%s: history %+v", im.Platform(), im.Config.History)
 		}
 		if im.Annotations[annotation.Descriptor] != string(set.Descriptor) || im.Manifest.Annotations[annotation.Descriptor] != string(set.Descriptor) {
@@ -619,7 +620,7 @@ func TestSetsThatCannotBe(t *testing.T) {
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/far:1}]":                                                   "no platform in common",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/env:1}]":                                                   "set A to different values",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/twin:1}]":                                                  content.StageRoot + "/w",
-		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "each would be in the other",
+		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "is in itself",
 		"kits: [{ref: HUB/kits/team:9}]":                                                                                            "lists itself",
 		"kits: [{ref: HUB/kits/holds:1}, {ref: HUB/kits/m:2}]":                                                                      "already",
 		"kits: [{ref: HUB/kits/big:1}]\ncapabilities: [{type: com.example/x@1, config: {t: " + strings.Repeat("z", 300<<10) + "}}]": "bytes",
@@ -658,6 +659,24 @@ func TestSetsThatCannotBe(t *testing.T) {
 	h.reset()
 	if _, err := f.Push(t.Context(), kit.Root.String(), h.host+"/kits/m:2"); err == nil || !strings.Contains(err.Error(), "in itself") || len(h.requests) > 0 {
 		t.Errorf("a set over one of its Kits: %v, %d requests", err, len(h.requests))
+	}
+}
+
+func TestASetIsOfATimeOrOfNone(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
+	dir := h.set(t, "kits: [{ref: HUB/kits/w:1}]\n")
+	f, images := fetcher(t)
+	sets := kitset.Assembler{SourceDateEpoch: "soon"}
+	f.Sets = sets.Assemble
+	if _, err := f.Fetch(t.Context(), dir, nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), `SOURCE_DATE_EPOCH="soon"`) || len(blobs(t, images)) > 0 {
+		t.Errorf("a time that is none: %v", err)
+	}
+	sets.SourceDateEpoch = "1700000000"
+	f.Sets = sets.Assemble
+	kit, err := f.Fetch(t.Context(), dir, nil)
+	if err != nil || kit.Manifest.Annotations[annotation.Created] != "2023-11-14T22:13:20Z" || kit.Config.Created.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", kit, err)
 	}
 }
 
@@ -951,8 +970,12 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rc.Close()
+	z, err := gzip.NewReader(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]string{}
-	for r := tar.NewReader(rc); ; {
+	for r := tar.NewReader(z); ; {
 		e, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -964,7 +987,9 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[e.Name] = string(b)
+		if e.Typeflag == tar.TypeReg {
+			got[e.Name] = string(b)
+		}
 	}
 	var staged bytes.Buffer
 	if err := json.Compact(&staged, []byte(got["usr/share/sandbox/kit/team/kit.yaml"])); err != nil || staged.String() != string(kit.Descriptor) {
