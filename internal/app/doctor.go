@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -170,28 +170,22 @@ func boundaryWorks(ctx context.Context, root bool, try func(context.Context) err
 
 // tryBoundary puts a boundary around a network namespace that is made for it.
 func tryBoundary(ctx context.Context) error {
-	result := make(chan error, 1)
-	go func() {
-		// The thread is not given back: it ends with this goroutine, and
-		// the namespace with it.
-		runtime.LockOSThread()
-		result <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			ns, err := os.Open("/proc/thread-self/ns/net")
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			b, err := control.Start(ctx, control.Config{Sandbox: "doctor", GuestNetNS: ns, Phase: plan.Runtime})
-			if err != nil {
-				return err
-			}
-			return b.Close()
-		}()
-	}()
-	return <-result
+	// The namespace ends with the thread.
+	return ownthread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		ns, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		b, err := control.Start(ctx, control.Config{Sandbox: "doctor", GuestNetNS: ns, Phase: plan.Runtime})
+		if err != nil {
+			return err
+		}
+		return b.Close()
+	})
 }
 
 func (d doctor) program(name string, required bool, what string) sandbox.Finding {
