@@ -35,8 +35,17 @@ type Info struct {
 	PID       int       `json:"pid,omitzero"`       // host pid of the guest
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
 	Reason    string    `json:"reason,omitzero"`    // why it does not run, when it is stopped
-	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
-	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
+
+	// IdleMs is after how many milliseconds without a session it is stopped; 0:
+	// never. IdleSince is when the last session, or the boot, ended, and StopsAt
+	// when it is stopped unless one comes; both are zero while it is used or does
+	// not run, and StopsAt also when it is never stopped.
+	IdleMs    int64     `json:"idleMs"`
+	IdleSince time.Time `json:"idleSince,omitzero"`
+	StopsAt   time.Time `json:"stopsAt,omitzero"`
+
+	Problems []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
+	Skipped  []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
 
 	HostPorts []HostPort `json:"hostPorts,omitempty"` // services of this machine that it may reach
 

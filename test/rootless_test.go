@@ -87,6 +87,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 	program, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
+	must(os.Symlink("kitbox", filepath.Join(dir, "kit-engine")))
 	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
@@ -102,7 +103,7 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err != nil {
-			t.Skipf("/etc/%s is missing, so nothing can be mounted over it", name)
+			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it: touch it", name)
 		}
 		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
 	}
@@ -113,6 +114,7 @@ exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --boundi
   env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 KITBOX_CDI_DIRS=$1/cdi PORT=$2 sh -ec '
 trap "kitbox ls --json | sed -n \"s/^    \\\"name\\\": \\\"\\(.*\\)\\\",/\\1/p\" | xargs -r kitbox rm --force >/dev/null 2>&1 || true" EXIT
 id -u
+kitbox doctor | grep -E "^ok +(user namespaces|overlayfs|network boundary|rootless|subordinate ids) " | cut -c 10-28 | tr -d " "
 kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
 kitbox create -q --name t w:1
 kitbox exec t -- sh -c "echo kept >/data/f; id -un"
@@ -143,8 +145,8 @@ kitbox exec v -- sh -c "echo before >/data/g"
 kitbox rm v
 kitbox create -q --name v --mask .env w:1 ws
 kitbox exec v -- sh -c "id -u; id -un; stat -c %u mine . /home/agent /bin/sh; echo made >made; echo more >>mine; cat /data/g; echo after >>/data/g; stat -c %u /data/g /data/by; echo x >/home/agent/x; mkdir d; echo y >d/.env"
-kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data"
-stat -c "%u %n" ws/mine ws/made ws/d
+kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data; echo root >by-root; stat -c %u by-root"
+stat -c "%u %n" ws/mine ws/made ws/d ws/by-root
 kitbox stop v; kitbox start v
 kitbox exec v -- cat /home/agent/x
 kitbox rm v
@@ -175,13 +177,13 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
+	want := "20001\nusernamespaces\noverlayfs\nnetworkboundary\nsubordinateids\nrootless\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
 		// A service of the host, and the registry of its Kits.
 		"n\nhello\n{}\nn\n" +
 		"v\nv\nv\n1000\nagent\n1000\n1000\n1000\n0\nbefore\n1000\n0\n" + // the image's user owns what its caller does
-		"0\n0\n1000\n20001 ws/mine\n20001 ws/made\n20001 ws/d\nv\nv\nx\nv\n" +
+		"0\n0\n1000\n0\n20001 ws/mine\n20001 ws/made\n20001 ws/d\n20001 ws/by-root\nv\nv\nx\nv\n" +
 		"v\nbefore\nafter\n1000\nv\n" +
 		"p\nmounts\nlocked\np\n" +
 		"udev rule\ng\n1000\n/dev/fakegpu1\n2\nNo space\nmounted\nkept\n2\ng\n"

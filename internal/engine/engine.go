@@ -239,6 +239,7 @@ type box struct {
 
 	mu      sync.Mutex
 	creator *link.Process // guarded by mu; set in the process that made the sandbox, until it is used
+	started bool          // guarded by mu; by this handle, and not stopped by it
 
 	volatile bool // the sandbox ends with creator
 }

@@ -105,8 +105,9 @@ type Mount struct {
 
 	// Owner translates ownership on a bind: files that belong to host id
 	// Owner.Host appear as Owner.Machine inside, and files made inside by
-	// that id belong to Owner.Host outside. Nil shifts all ids as IDMap
-	// does, so that machine id n is stored as n on the host.
+	// that id belong to Owner.Host outside. What other ids make belongs to
+	// them until the machine has stopped, and then to Owner.Host. Nil shifts
+	// all ids as IDMap does, so that machine id n is stored as n on the host.
 	Owner *OwnerMap `json:"owner,omitempty"`
 
 	// Covers protect and hide parts of a bind of a directory from whatever

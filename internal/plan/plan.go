@@ -325,8 +325,8 @@ type Launch struct {
 	// at exec does not reach them.
 	Owned []string `json:"owned,omitempty"`
 
-	// Trust names the variables of Env that lead programs to the
-	// certificates they trust. Hooks get them as well.
+	// Trust names the variables of Env that were added to lead programs to
+	// the certificates they trust. A hook sees those that it declares.
 	Trust []string `json:"trust,omitempty"`
 
 	// Bash makes the engine start the workload under bash, so that the file

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -276,6 +277,13 @@ func breakages() map[string]broken {
 			for i := range m.Mounts {
 				m.Mounts[i].Owner = nil
 			}
+		}},
+		"what others make in a bind with an owner map is its owner's once the machine has stopped": {stop: func(d D, ctx C, id string, grace time.Duration) error {
+			old, err := d.List(ctx)
+			if err != nil || len(old) == 0 {
+				return err
+			}
+			return syscall.Kill(old[0].PID, syscall.SIGKILL)
 		}},
 		"a read-only mount cannot be written, by root neither": {alter: func(m *plan.Machine) {
 			for i := range m.Mounts {

@@ -155,7 +155,7 @@ func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add,
 		}
 		return note, add(m.Source, attr)
 	}
-	ns, err := idmap.Owner(mp.guest, o, ids.Base)
+	ns, err := idmap.Owner(mp.guest, o, ids)
 	if err != nil {
 		return "", err
 	}

@@ -105,7 +105,7 @@ func gatherBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, guest string)
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if m.Owner != nil {
-		ns, err := idmap.Owner(guest, m.Owner, ids.Base)
+		ns, err := idmap.Owner(guest, m.Owner, ids)
 		if err != nil {
 			return nil, false, err
 		}
