@@ -239,7 +239,7 @@ func (f *Fetcher) lockBuild(ctx context.Context, dir, key, ref string) (*durable
 // peek decodes the descriptor of src. One that cannot be is nil: the builder has
 // the diagnosis.
 func peek(src source) *spec.Document {
-	text, err := os.ReadFile(filepath.Join(src.dir, src.file))
+	text, err := src.text()
 	if err != nil {
 		return nil
 	}

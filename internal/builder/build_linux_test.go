@@ -552,6 +552,22 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /opt/s}\n", "hello.dockerfile": "FROM scratch\nCOPY x /opt/s/x\n", "x": ""},
 			file:  "hello.yaml", has: []string{"/opt/s/SKILL.md", "agent-skill@1/content-present"}, err: kiterr.ErrRefused,
 		},
+		"a descriptor of 600 KiB": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 600<<10) + "\n", "hello.dockerfile": recipe},
+			file:  "hello.yaml", has: []string{"the descriptor has 6", "more than 524288 are refused", "move large texts into the content"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 600 KiB in a recipe's head": {
+			files: map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   provides: [\"c@1.0\"]\n#   description: " + strings.Repeat("x", 600<<10) + "\n\nFROM kitbox.local/base:1\nCMD [\"sh\"]\n"},
+			file:  "Dockerfile", has: []string{"the descriptor has 6", "more than 524288 are refused"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 3 MiB": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 3<<20) + "\n", "hello.dockerfile": recipe}, r: builder.Request{Descriptor: "hello.yaml"},
+			file: "hello.yaml", has: []string{"the descriptor has 3", "more than 524288 are refused"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 3 MiB to be found": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 3<<20) + "\n", "hello.dockerfile": recipe},
+			has:   []string{"hello.yaml", "524288"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
 		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {

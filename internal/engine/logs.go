@@ -18,7 +18,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
-	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -104,7 +103,8 @@ func (b *box) refused(ctx context.Context) (out []sandbox.PolicyEvent) {
 
 // HookRuns implements [sandbox.HookLogger].
 func (b *box) HookRuns(context.Context) ([]sandbox.HookRun, error) {
-	return state.Journal[sandbox.HookRun](b.sb, keeper.HookLogName)
+	runs, err := keeper.HookRuns(b.sb.Dir())
+	return runs, durable.Explain(b.sb.Path(keeper.HookLogName), err)
 }
 
 // Inspect implements [sandbox.Inspector].

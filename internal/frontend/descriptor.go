@@ -94,7 +94,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		if k.recipe.foreign && c.BuildOpts().Opts["force-network-mode"] == "none" {
 			// What it makes of the recipe need not keep to that.
 			return nil, &Error{File: k.recipe.name, Line: 1, Message: "the recipe's syntax line names a frontend that decides about the network itself",
-				Next: "take the line out, or build with --build-network public"}
+				Next: "take the line out or write docker/dockerfile:1, which is built in, or build with --build-network public"}
 		}
 	}
 	return k, k.takeContent(files)

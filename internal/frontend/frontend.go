@@ -176,6 +176,9 @@ func (k *kit) buildRecipe(ctx context.Context, b Builder, c client.Client, ui *d
 	for _, name := range []string{"source", "cmdline", "frontend.caps", buildArgPrefix + "BUILDKIT_SYNTAX", "dockerfilekey"} {
 		delete(opts, name)
 	}
+	if text := r.behind(); text != "" {
+		k.source.Warn(ctx, text, r.place(r.syntax))
+	}
 	if !r.foreign {
 		// Being there is what makes the Dockerfile frontend skip the recipe's
 		// syntax line: it is itself what "docker/dockerfile" names, and

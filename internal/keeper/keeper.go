@@ -55,6 +55,11 @@ type Guest interface {
 	// when its keeper was killed. [kiterr.ErrNotFound] means that there is none.
 	Await(ctx context.Context, key string) (exitCode int, err error)
 
+	// Sessions calls told with the number of commands and copies that are under
+	// way for somebody, hooks not among them, and returns when these have ended.
+	// An error means that nothing more is known of them.
+	Sessions(ctx context.Context, told func(n int)) error
+
 	// WriteFile writes f, owned by id, with the parents it lacks.
 	WriteFile(ctx context.Context, f plan.File, id plan.Identity) error
 
@@ -129,7 +134,9 @@ type Keeper struct {
 	phase    plan.Phase            // guarded by mu
 	pid      int                   // guarded by mu
 	commands int                   // guarded by mu
+	heir     bool                  // guarded by mu; a keeper before this one had commands
 	held     int                   // guarded by mu; creators that have not hung up
+	since    time.Time             // guarded by mu; when the machine's boot began, or a little before
 	used     time.Time             // guarded by mu; when the last command, or the boot, ended
 	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
@@ -351,8 +358,11 @@ func (k *Keeper) status() *link.Status {
 	defer k.mu.Unlock()
 	s := &link.Status{State: k.state, Phase: string(k.phase), PID: k.pid, Keeper: os.Getpid(), Commands: k.commands,
 		Problems: append([]string(nil), k.problems...)}
-	if s.State == sandbox.Ready && k.commands > 0 {
+	switch {
+	case s.State == sandbox.Ready && k.commands > 0:
 		s.State = sandbox.Busy
+	case s.State == sandbox.Ready && k.held == 0:
+		s.Unused = k.used
 	}
 	return s
 }

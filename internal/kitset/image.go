@@ -124,6 +124,9 @@ func (im image) platform(p ocispec.Platform) (ocispec.Manifest, ocispec.Image, e
 	}
 	own := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromBytes(im.sources), Size: int64(len(im.sources))}
 	add(own, own.Digest, content.StageNote+im.stem)
+	if n := len(m.Layers); n > layout.MaxLayers {
+		return m, cfg, fmt.Errorf("set %s: its Kits have %d layers with its own, the limit is %d: list fewer: %w", im.stem, n, layout.MaxLayers, kiterr.ErrRefused)
+	}
 	return m, cfg, nil
 }
 

@@ -65,6 +65,13 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	if err := acyclic(s.Name, members); err != nil {
 		return none, fmt.Errorf("set %s: %w", stem, err)
 	}
+	var listed []fetch.Listed
+	for _, m := range members {
+		listed = append(listed, fetch.Listed{Ref: m.ref, Digest: m.Root.Digest.String(), Descriptor: string(m.Descriptor)})
+	}
+	if err := f.Acyclic(ctx, s.Name, listed); err != nil {
+		return none, fmt.Errorf("set %s: %w", stem, err)
+	}
 	if err := separateStems(stem, members); err != nil {
 		return none, err
 	}

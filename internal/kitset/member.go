@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -17,8 +18,15 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
-// lookups is how many Kits are asked for at once.
-const lookups = 8
+const (
+	// lookups is how many Kits are asked for at once.
+	lookups = 8
+
+	// maxMembers and maxDocuments, in bytes, bound what is in memory while a set
+	// is assembled: registries decide how large the documents of their Kits are.
+	maxMembers   = 256
+	maxDocuments = 128 << 20
+)
 
 // A member is one listed Kit, pinned.
 type member struct {
@@ -30,6 +38,10 @@ type member struct {
 // fetchMembers resolves every listed Kit, in the order of the list. What is
 // pinned is what the reference stands for: the index, where there is one.
 func fetchMembers(ctx context.Context, f *fetch.Fetcher, list []spec.KitRef) ([]*member, error) {
+	if len(list) > maxMembers {
+		return nil, fmt.Errorf("kits: a set lists %d Kits at most, this one %d: make a set of sets: %w", maxMembers, len(list), kiterr.ErrRefused)
+	}
+	var size atomic.Int64
 	members := make([]*member, len(list))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(lookups)
@@ -38,6 +50,11 @@ func fetchMembers(ctx context.Context, f *fetch.Fetcher, list []spec.KitRef) ([]
 			m, err := fetchMember(gctx, f, k)
 			if err != nil {
 				return fmt.Errorf("kits[%d]: %w", i, err)
+			}
+			for _, im := range m.Images {
+				if size.Add(im.Descriptor.Size+im.Manifest.Config.Size) > maxDocuments {
+					return fmt.Errorf("kits[%d]: with those of %s the documents of the listed Kits have more than %d bytes: %w", i, m.ref, maxDocuments, kiterr.ErrRefused)
+				}
 			}
 			members[i] = m
 			return nil
