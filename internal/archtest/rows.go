@@ -79,8 +79,10 @@ var Rows = []Row{
 	{Pkg: "fetch", Why: "the public I/O: it brings Kits and judges none"},
 	{Pkg: "assemble/passwd", Why: "pure: databases come as text", Only: []string{"kiterr"}},
 	{Pkg: "assemble", Why: "resolved Kits become one image here, not before"},
+	{Pkg: "internal/kitset/merge", Why: "pure: what Kits come to is the same for whoever lays their layers in a row",
+		Only: []string{"kiterr", "spec", "spec/annotation", "spec/constraint", "spec/content", "resolve", "assemble"}},
 	{Pkg: "internal/kitset", Why: "a set is assembled from documents: no builder, and no layer is read",
-		Only: []string{"kiterr", "spec", "spec/annotation", "spec/constraint", "spec/content", "spec/expand", "resolve", "internal/authoring", "internal/store/layout", "fetch", "assemble"}},
+		Only: []string{"kiterr", "spec", "spec/annotation", "spec/content", "spec/expand", "internal/authoring", "internal/store/layout", "internal/kitset/merge", "fetch"}},
 
 	// The judges. They must not link what they judge.
 	{Pkg: "tck", Why: "verdicts and statements stand on nothing", Only: []string{}},
@@ -152,6 +154,7 @@ var Rows = []Row{
 		Only: []string{"kiterr", "sandbox", "capability", "spec", "spec/expand", "spec/spelling", "spec/surface", "resolve", "fetch", "assemble", "internal/plan", "internal/account", "internal/boundary/rulebook",
 			"internal/handler", "internal/identity", "internal/progress", "internal/rootfs", "internal/store", "internal/trust", "internal/workspace"}},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{"internal/store/durable"}},
+	{Pkg: "internal/registry/registrytest", Why: "a registry for tests knows nothing of kitbox"},
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
 		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/durable", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},

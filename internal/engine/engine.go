@@ -57,9 +57,13 @@ type Config struct {
 	Prepare func()
 
 	// Attach puts a boundary for p, with the rules given, around a network
-	// namespace, logging what it decides to log and keeping what it must
-	// remember in dir.
-	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+	// namespace, logging what it decides to log, without which it presents
+	// no secret, and keeping what it must remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log *audit.Log, dir string) (keeper.Boundary, error)
+
+	// Logins names the registry logins of p that requests to host and port may
+	// be given; dir is what Attach was given. Nil: there are none.
+	Logins func(p *plan.Plan, dir, host string, port uint16) ([]string, error)
 
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error

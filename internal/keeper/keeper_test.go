@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -772,5 +773,28 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("gave up waiting for %s", what)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestStatusSaysThatDecisionsAreLost(t *testing.T) {
+	var failing atomic.Pointer[error]
+	k := New(testPlan())
+	k.Unlogged = func() error {
+		if err := failing.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q", s.Problems)
+	}
+	err := error(syscall.ENOSPC)
+	failing.Store(&err)
+	if s := k.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "decisions go unrecorded: no space left") {
+		t.Errorf("problems %q", s.Problems)
+	}
+	failing.Store(nil)
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q after it was mended", s.Problems)
 	}
 }

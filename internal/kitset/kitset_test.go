@@ -3,6 +3,7 @@ package kitset_test
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,17 +21,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/kitset"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
@@ -75,13 +73,7 @@ func (c *countingReader) Read(b []byte) (int, error) {
 // registries are a lenient one and one that validates.
 var registries = map[string]func(testing.TB) http.Handler{
 	"lenient": func(testing.TB) http.Handler { return registry.New(registry.Logger(log.New(io.Discard, "", 0))) },
-	"strict": func(t testing.TB) http.Handler {
-		logrus.SetOutput(io.Discard)
-		c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-		c.HTTP.Secret = "of the test"
-		c.Catalog.MaxEntries = 10
-		return handlers.NewApp(t.Context(), c)
-	},
+	"strict":  func(t testing.TB) http.Handler { return registrytest.Validating(t.Context(), t.TempDir()) },
 }
 
 func newHub(t testing.TB, inner http.Handler) *hub {
@@ -423,7 +415,7 @@ func checkImages(t *testing.T, h *hub, f *fetch.Fetcher, images *layout.Store, s
 		if c := im.Config.Config; strings.Join(c.Env, " ") != "PATH=/bin:/opt/m A=1 LEVEL=high" || len(c.Entrypoint) != 1 {
 			t.Errorf("%s: config %+v", im.Platform(), c)
 		}
-		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created != nil {
+		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created == nil || im.Config.Created.Unix() != 0 {
 			t.Errorf("%s: history %+v", im.Platform(), im.Config.History)
 		}
 		if im.Annotations[annotation.Descriptor] != string(set.Descriptor) || im.Manifest.Annotations[annotation.Descriptor] != string(set.Descriptor) {
@@ -619,7 +611,7 @@ func TestSetsThatCannotBe(t *testing.T) {
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/far:1}]":                                                   "no platform in common",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/env:1}]":                                                   "set A to different values",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/twin:1}]":                                                  content.StageRoot + "/w",
-		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "each would be in the other",
+		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "is in itself",
 		"kits: [{ref: HUB/kits/team:9}]":                                                                                            "lists itself",
 		"kits: [{ref: HUB/kits/holds:1}, {ref: HUB/kits/m:2}]":                                                                      "already",
 		"kits: [{ref: HUB/kits/big:1}]\ncapabilities: [{type: com.example/x@1, config: {t: " + strings.Repeat("z", 300<<10) + "}}]": "bytes",
@@ -658,6 +650,24 @@ func TestSetsThatCannotBe(t *testing.T) {
 	h.reset()
 	if _, err := f.Push(t.Context(), kit.Root.String(), h.host+"/kits/m:2"); err == nil || !strings.Contains(err.Error(), "in itself") || len(h.requests) > 0 {
 		t.Errorf("a set over one of its Kits: %v, %d requests", err, len(h.requests))
+	}
+}
+
+func TestASetIsOfATimeOrOfNone(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
+	dir := h.set(t, "kits: [{ref: HUB/kits/w:1}]\n")
+	f, images := fetcher(t)
+	sets := kitset.Assembler{SourceDateEpoch: "soon"}
+	f.Sets = sets.Assemble
+	if _, err := f.Fetch(t.Context(), dir, nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), `SOURCE_DATE_EPOCH="soon"`) || len(blobs(t, images)) > 0 {
+		t.Errorf("a time that is none: %v", err)
+	}
+	sets.SourceDateEpoch = "1700000000"
+	f.Sets = sets.Assemble
+	kit, err := f.Fetch(t.Context(), dir, nil)
+	if err != nil || kit.Manifest.Annotations[annotation.Created] != "2023-11-14T22:13:20Z" || kit.Config.Created.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", kit, err)
 	}
 }
 
@@ -951,8 +961,12 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rc.Close()
+	z, err := gzip.NewReader(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]string{}
-	for r := tar.NewReader(rc); ; {
+	for r := tar.NewReader(z); ; {
 		e, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -964,7 +978,9 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[e.Name] = string(b)
+		if e.Typeflag == tar.TypeReg {
+			got[e.Name] = string(b)
+		}
 	}
 	var staged bytes.Buffer
 	if err := json.Compact(&staged, []byte(got["usr/share/sandbox/kit/team/kit.yaml"])); err != nil || staged.String() != string(kit.Descriptor) {

@@ -84,7 +84,7 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("route", r.Name+" dials "+r.Addr)
 	}
 	if len(g.Proxies) > 0 {
-		line("proxy", strings.Join(g.Proxies, ", ")+", by which this machine reaches the outside")
+		line("proxy", strings.Join(g.Proxies, ", ")+", by which this machine reaches the outside; names are resolved there, and addresses judged only where they resolve here too")
 	}
 	for _, s := range g.Storage {
 		text := s.Path
