@@ -505,6 +505,75 @@ func TestARefusedRequestIs403AndNeverArrives(t *testing.T) {
 	})
 }
 
+// TestAnotherMethodIsJudgedHoweverItIsAskedFor has all the spellings that some server
+// takes for one request to have another method.
+func TestAnotherMethodIsJudgedHoweverItIsAskedFor(t *testing.T) {
+	each(t, func(w http.ResponseWriter, r *http.Request) {}, func(t *testing.T, b *bound, c *http.Client) {
+		var judged []string
+		b.judge = func(m, p string) bool { judged = append(judged, m); return m == "POST" || m == "PATCH" }
+		send := func(query, header string, values ...string) (int, string) {
+			req, err := http.NewRequest(http.MethodPost, b.url("/ok"+query), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if header != "" {
+				req.Header[header] = values
+			}
+			judged = nil
+			r, err := c.Do(req)
+			text := body(t, r, err)
+			return r.StatusCode, text
+		}
+		for _, x := range []struct {
+			query, header string
+			values        []string
+		}{
+			{"", "X-HTTP-Method-Override", []string{"DELETE"}},
+			{"", "X_HTTP_Method_Override", []string{"DELETE"}},
+			{"", "x_http-method_override", []string{"delete"}},
+			{"", "X.Http.Method.Override", []string{"DELETE"}},
+			{"", "X_Http_Method", []string{"DELETE"}},
+			{"", "X_METHOD_OVERRIDE", []string{" Delete "}},
+			{"", "X-HTTP-Method-Override", []string{"POST, DELETE"}},
+			{"", "X-HTTP-Method-Override", []string{"PATCH", "DELETE"}},
+			{"?_method=DELETE", "", nil},
+			{"?a=b&_METHOD=delete", "", nil},
+			{"?a=b;_method=DELETE", "", nil},
+			{"?%5Fmethod=%44ELETE", "", nil},
+			{"?.method=DELETE", "", nil},
+			{"?%20[method=DELETE", "", nil},
+			{"?x-http-method-override=DELETE", "", nil},
+			{"?_method=DELETE%zz&_method=DELETE", "", nil},
+		} {
+			if status, text := send(x.query, x.header, x.values...); status != http.StatusForbidden || !strings.Contains(text, "DELETE") {
+				t.Errorf("%q %s: %q: %d %q, judged %q", x.query, x.header, x.values, status, text, judged)
+			}
+		}
+		for query, values := range map[string][]string{
+			"":                                    {"PATCH, PUT", "PURGE"},
+			"?_method=A&_method=B&_method=C":      nil,
+			"?_method=PATCH&x-http-method=POST,B": {"PUT"},
+		} {
+			status, text := send(query, "X_HTTP_METHOD_OVERRIDE", values...)
+			if status != http.StatusForbidden || !strings.Contains(text, "more than two methods") || len(judged) > 0 {
+				t.Errorf("%q %q: %d %q, judged %q", query, values, status, text, judged)
+			}
+		}
+		for query, values := range map[string][]string{
+			"?method=DELETE&my_method=DELETE&q=_method=DELETE": nil,
+			"?_method=":            {"PATCH, patch", "Patch", ""},
+			"?_method=PATCH&_meth": {"POST"},
+		} {
+			if status, text := send(query, "X_HTTP_METHOD_OVERRIDE", values...); status != http.StatusOK {
+				t.Errorf("%q %q: %d %q, judged %q", query, values, status, text, judged)
+			}
+			if judged[len(judged)-1] != "POST" || len(judged) > 2 {
+				t.Errorf("%q %q: judged %q", query, values, judged)
+			}
+		}
+	})
+}
+
 func TestWhatIsNoOrdinaryRequestIsRefused(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		b := start(t, secure, func(w http.ResponseWriter, r *http.Request) {

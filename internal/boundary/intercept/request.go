@@ -18,10 +18,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
 
-// overrides are headers by which some servers let a request be one with another
-// method. What they name is judged as well.
-var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
-
 // handle judges one request and carries it.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	st := r.Context().Value(stateKey{}).(*state)
@@ -45,10 +41,15 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		return c.abort()
 	}
 	asked := []Request{}
-	for _, h := range overrides {
-		for _, m := range r.Header[h] {
-			asked = append(asked, Request{Method: strings.ToUpper(strings.TrimSpace(m)), Path: path})
-		}
+	other := others(r)
+	if len(other) > maxOverrides {
+		why := "the request asks to be one with more than two methods besides its own"
+		st.Refuse(st.protocol(r), r.Method, path, why)
+		refuse(w, r, why)
+		return
+	}
+	for _, m := range other {
+		asked = append(asked, Request{Method: m, Path: path})
 	}
 	// Last, since what it is given is for a request that is sent.
 	asked = append(asked, Request{Method: r.Method, Path: path, Header: r.Header, Proven: st.proven})
@@ -167,16 +168,7 @@ func framing(name string) bool {
 	if len(name) < len("Content-Length") || len(name) > 40 || name == "Content-Length" || name == "Transfer-Encoding" {
 		return false
 	}
-	letters := strings.Map(func(r rune) rune {
-		if 'A' <= r && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		if 'a' <= r && r <= 'z' {
-			return r
-		}
-		return -1
-	}, name)
-	return letters == "contentlength" || letters == "transferencoding"
+	return letters(name, "contentlength") || letters(name, "transferencoding")
 }
 
 // foreign says why authority is not the host of the connection. One that is not
@@ -358,6 +350,9 @@ func keepTrailers(r *http.Response) error {
 	}
 	return nil
 }
+
+// Refuse answers, in a [Turn]'s Take, a request that is not allowed after all.
+func Refuse(w http.ResponseWriter, r *http.Request, why string) { refuse(w, r, why) }
 
 // refuse answers what is not allowed.
 func refuse(w http.ResponseWriter, r *http.Request, why string) {

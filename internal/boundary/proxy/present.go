@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -135,6 +136,11 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
 		return v, false
 	}
+	if why := p.unlogged(); why != "" && q.Proven {
+		v = egress.Verdict{Why: why}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v, false
+	}
 	insist := false
 	if i, ok := p.Presenter.(Insister); ok {
 		insist = i.Insists(rules.Phase, f.host, f.port, q.Path)
@@ -165,17 +171,41 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 		return v, false
 	}
 	t.Take = func(w http.ResponseWriter, a *http.Request, send intercept.Send) bool {
-		defer func() {
+		log := sync.OnceFunc(func() {
 			r.proof.complete(d)
 			p.Log(*d)
-		}()
+		})
+		defer log() // an answer that breaks off panics
 		taken := p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, a, send, r.proof)
 		if !r.proof.Secrets().Empty() {
 			delete(a.Header, "Accept-Encoding") // so that what the answer repeats can be found
 		}
-		return taken
+		log()
+		if taken || d.Credential == "" {
+			return taken
+		}
+		// That line may have been the first that could not be written.
+		why := p.unlogged()
+		if why == "" {
+			return false
+		}
+		d.Verdict, d.Credential, d.Rule, d.Source, d.Why = audit.Deny, "", "", "", why
+		p.Log(*d)
+		intercept.Refuse(w, a, why)
+		return true
 	}
 	return v, true
+}
+
+// unlogged says why nothing may be presented now; empty if it may.
+func (p *Proxy) unlogged() string {
+	if p.Failing == nil {
+		return ""
+	}
+	if err := p.Failing(); err != nil {
+		return "no credential is presented while the decision log cannot be written: " + err.Error()
+	}
+	return ""
 }
 
 func (p *Proxy) granted(phase plan.Phase, names []string) bool {

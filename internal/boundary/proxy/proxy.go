@@ -6,7 +6,7 @@
 // on the host.
 //
 // Bytes are spliced unseen, but for one look: if the client begins with a TLS
-// ClientHello, the server name in it must be the name that was asked for. Where
+// ClientHello, there must be a server name in it, the one that was asked for. Where
 // only particular requests are allowed, package intercept carries the connection
 // instead.
 package proxy
@@ -55,6 +55,11 @@ type Proxy struct {
 	// Log is told of every decision. Required.
 	Log func(audit.Decision)
 
+	// Failing says why decisions cannot be logged now. While it does, nothing
+	// that could carry a proof passes: nobody would learn what it was used for.
+	// Nil: they always can.
+	Failing func() error
+
 	// Lookup resolves a name on the host. Nil asks the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 
@@ -99,8 +104,9 @@ type Proxy struct {
 	// keep-alive long before.
 	Idle time.Duration
 
-	own       ownAddrs
-	inspected atomic.Int64
+	own        ownAddrs
+	unresolved names // that only proxies of the host's network resolve
+	inspected  atomic.Int64
 
 	mu    sync.Mutex
 	flows map[*flow]struct{} // guarded by mu
@@ -134,9 +140,17 @@ type flow struct {
 // An upstream is the other side of a flow.
 type upstream struct {
 	net.Conn
-	f      *flow
-	to     netip.AddrPort
-	routed bool
+	f *flow
+	route
+}
+
+// A route is where a connection leads.
+type route struct {
+	to     netip.AddrPort // what was connected to, if it has an address
+	routed bool           // to is not what policy is about
+	via    string         // the proxy of the host's network that it goes through
+	behind []netip.Addr   // what a name resolves to that the proxy resolves again
+	unseen bool           // it does not resolve here
 }
 
 // Close implements [net.Conn].
@@ -385,10 +399,21 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 	req := f.request(rules)
 	v := rules.Policy.Decide(req)
 	for _, u := range ups {
-		if v.Allow && !u.routed {
-			inspect := v.Inspect
-			v = rules.Policy.DecideAddr(req, u.to.Addr(), p.isOwn(u.to.Addr()))
-			v.Inspect = v.Inspect || inspect
+		behind := u.behind
+		if !u.routed {
+			behind = []netip.Addr{u.to.Addr()}
+		}
+		for _, a := range behind {
+			if v.Allow {
+				inspect := v.Inspect
+				v = rules.Policy.DecideAddr(req, a, p.isOwn(a))
+				v.Inspect = v.Inspect || inspect
+			}
+		}
+		if v.Allow && u.unseen {
+			if d, ok := rules.Policy.DeniesAddrs(req.Phase, req.Port); ok {
+				v = unjudged(req.Host, u.via, d)
+			}
 		}
 	}
 	if v.Allow && spliced && f.named && p.Presenter != nil && p.Presenter.Interest(rules.Phase, f.host, f.port) == All {
@@ -520,14 +545,14 @@ func (f *flow) settle() {
 }
 
 // attach makes up another side of f, unless f has been cut meanwhile.
-func (f *flow) attach(up net.Conn, to netip.AddrPort, routed bool) *upstream {
+func (f *flow) attach(up net.Conn, r route) *upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cut {
 		reset(up)
 		return nil
 	}
-	u := &upstream{up, f, to, routed}
+	u := &upstream{up, f, r}
 	f.ups = append(f.ups, u)
 	return u
 }
@@ -609,7 +634,7 @@ func (p *Proxy) maxInspected() int64 {
 func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision, plain *intercept.Forward) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	up, dialled, routed, via, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
+	up, r, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary
@@ -622,16 +647,19 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 		p.Log(d)
 		return nil, err
 	}
-	u := f.attach(up, dialled, routed)
+	u := f.attach(up, r)
 	if u == nil {
 		return nil, net.ErrClosed
 	}
 	d.Verdict = audit.Allow
-	if dialled.IsValid() {
-		d.Dialled = dialled.String()
+	if r.to.IsValid() {
+		d.Dialled = r.to.String()
 	}
-	if via != "" {
-		d.Why += "; through the proxy " + via
+	if r.via != "" {
+		d.Why += "; through the proxy " + r.via
+	}
+	if r.unseen {
+		d.Why += ", which alone resolves the name: its addresses are not judged"
 	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
@@ -657,48 +685,50 @@ func (r *refusal) Error() string { return r.text }
 
 // connect finds the address behind an allowed request and dials it. Every
 // answer of the lookup is judged; only those that pass are dialled. A name that is
-// reached through a proxy of the host's network, via, is resolved there.
-func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool, plain *intercept.Forward) (up net.Conn, to netip.AddrPort, routed bool, via string, err error) {
+// reached through a proxy of the host's network is resolved there again, so there
+// every answer has to pass.
+func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool, plain *intercept.Forward) (up net.Conn, r route, err error) {
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
 	}
 	if v := rules.Policy.Decide(req); v.Service != nil {
 		if p.Service == nil {
-			return nil, to, false, "", &refusal{"this boundary has no services", v}
+			return nil, r, &refusal{"this boundary has no services", v}
 		}
 		if up, err = p.Service(ctx, *v.Service); err == nil {
-			to = remote(up)
+			r.to = remote(up)
 		}
-		return up, to, true, "", err
+		r.routed = true
+		return up, r, err
+	}
+	if to, ok := rules.Routes.to(req.Host, req.Port); ok && named {
+		up, err = dial(ctx, to)
+		return up, route{to: to, routed: true}, err
+	}
+	name, through := p.upstream(req, plain)
+	if name != "" && named {
+		r = route{routed: true, via: name}
+		if r.behind, err = p.behind(ctx, rules, req, name); err != nil {
+			return nil, r, err
+		}
+		r.unseen = len(r.behind) == 0
+		if up, err = through(ctx); err == nil {
+			r.to = remote(up)
+		}
+		return up, r, err
 	}
 	var addrs []netip.Addr
-	if !named {
+	if named {
+		if addrs, err = p.lookup(ctx, req.Host); err != nil {
+			return nil, r, err
+		}
+	} else {
 		a, err := netip.ParseAddr(req.Host)
 		if err != nil {
-			return nil, to, false, "", err
+			return nil, r, err
 		}
 		addrs = []netip.Addr{a}
-	} else if to, ok := rules.Routes.to(req.Host, req.Port); ok {
-		up, err = dial(ctx, to)
-		return up, to, true, "", err
-	} else if name, through := p.upstream(req, plain); name != "" {
-		if up, err = through(ctx); err == nil {
-			to = remote(up)
-		}
-		return up, to, true, name, err
-	} else {
-		lookup := p.Lookup
-		if lookup == nil {
-			lookup = hostLookup
-		}
-		if addrs, err = lookup(ctx, req.Host); err != nil {
-			var nx *net.DNSError
-			if errors.As(err, &nx) && nx.IsNotFound {
-				return nil, to, false, "", fmt.Errorf("%s does not resolve", req.Host)
-			}
-			return nil, to, false, "", fmt.Errorf("lookup of %s: %w", req.Host, err)
-		}
 	}
 	var good []netip.AddrPort
 	var why error
@@ -707,29 +737,37 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 			break
 		}
 		a = a.Unmap()
-		v := rules.Policy.DecideAddr(req, a, p.isOwn(a))
-		if v.Allow {
+		if err := p.judgeAddr(rules, req, named, a); err == nil {
 			good = append(good, netip.AddrPortFrom(a, req.Port))
 		} else if why == nil {
-			text := v.Why
-			if named {
-				text = fmt.Sprintf("%s resolves to %s: %s", req.Host, a, v.Why)
-			}
-			why = &refusal{text, v}
+			why = err
 		}
 	}
 	if len(good) == 0 {
 		if why == nil {
 			why = fmt.Errorf("%s has no address", req.Host)
 		}
-		return nil, to, false, "", why
+		return nil, r, why
 	}
-	if name, through := p.upstream(req, plain); !named && name != "" {
+	if name != "" {
 		up, err = through(ctx)
-		return up, good[0], false, name, err
+		return up, route{to: good[0], via: name}, err
 	}
-	up, to, err = race(ctx, good, dial)
-	return up, to, false, "", err
+	up, r.to, err = race(ctx, good, dial)
+	return up, r, err
+}
+
+// judgeAddr says why a must not be connected to for req.
+func (p *Proxy) judgeAddr(rules Rules, req egress.Request, named bool, a netip.Addr) error {
+	v := rules.Policy.DecideAddr(req, a, p.isOwn(a))
+	if v.Allow {
+		return nil
+	}
+	text := v.Why
+	if named {
+		text = fmt.Sprintf("%s resolves to %s: %s", req.Host, a, v.Why)
+	}
+	return &refusal{text, v}
 }
 
 // remote is the other end of c, if it has an address.
@@ -855,7 +893,10 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 		switch {
 		case err != nil:
 			why = fmt.Sprintf("unreadable ClientHello: %v", err)
-		case sni != "" && !strings.EqualFold(sni, f.host):
+		case sni == "":
+			// Whatever else the server has at its address could be meant.
+			why = "the TLS client names no server (SNI)"
+		case !strings.EqualFold(sni, f.host):
 			why = fmt.Sprintf("TLS server name %q is not the name that was asked for", sni)
 		}
 		if why != "" {
