@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -37,7 +36,7 @@ func TestWhatIsStoppedMovesNoByte(t *testing.T) {
 	client, sandbox := pair(t)
 	up, host := pair(t)
 	f := &flow{client: client, cancel: func() {}, ended: make(chan struct{}), looked: true}
-	ours, theirs := &gated{client, f}, &gated{f.attach(up, netip.AddrPort{}, false), f}
+	ours, theirs := &gated{client, f}, &gated{f.attach(up, route{}), f}
 	if _, err := theirs.Write([]byte("before")); err != nil {
 		t.Fatal(err)
 	}
