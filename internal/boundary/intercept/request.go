@@ -73,6 +73,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		w = final{w}
 	}
 	st.proxy.ServeHTTP(w, r)
+	if c.cut() {
+		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
+	}
 }
 
 // A final leaves out what a host says before its answer, but for a change of the
@@ -276,6 +279,13 @@ func (c *carried) settle() {
 		c.quiet = true
 		close(c.still)
 	}
+}
+
+// cut reports whether an answer was aborted.
+func (c *carried) cut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aborted && c.begun
 }
 
 // finish says that the handler returns.
