@@ -253,9 +253,10 @@ func newHeld(ctx context.Context, dir string) (*held, error) {
 	return h, nil
 }
 
-// ask opens a connection, by HTTP/2 or HTTP/1.1, and makes as many requests on it, whose
-// answers it returns when each has begun.
-func (h *held) ask(dial func() (net.Conn, error), http2 bool, requests int) (answers []*http.Response, err error) {
+// ask opens a connection, by HTTP/2 or HTTP/1.1, and makes as many requests on it, one
+// after the other has begun to be answered. It returns what reads the answers to their
+// ends.
+func (h *held) ask(dial func() (net.Conn, error), http2 bool, requests int) (answers []func() error, err error) {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.roots, ServerName: boundName}, Protocols: new(http.Protocols),
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}
 	tr.Protocols.SetHTTP1(!http2)
@@ -265,7 +266,11 @@ func (h *held) ask(dial func() (net.Conn, error), http2 bool, requests int) (ans
 		if err != nil {
 			return answers, err
 		}
-		answers = append(answers, r)
+		answers = append(answers, func() error {
+			defer r.Body.Close()
+			_, err := io.Copy(io.Discard, r.Body)
+			return err
+		})
 		<-h.arrived
 	}
 	return answers, nil
@@ -330,7 +335,7 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 		if err != nil {
 			return err
 		}
-		var answers []*http.Response
+		var answers []func() error
 		for i := range closedLooked {
 			dial := func() (net.Conn, error) {
 				return dialIn(ctx, g.ns, "tcp4", netip.AddrPortFrom(bound, 443).String())
@@ -350,10 +355,8 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 			}
 			c.Close()
 		}
-		for _, a := range answers {
-			_, err := io.Copy(io.Discard, a.Body)
-			a.Body.Close()
-			if err == nil {
+		for _, read := range answers {
+			if read() == nil {
 				return errors.New("a request of the closed phase ended in order")
 			}
 		}
