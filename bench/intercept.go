@@ -253,27 +253,32 @@ func newHeld(ctx context.Context, dir string) (*held, error) {
 	return h, nil
 }
 
-// ask opens a connection, by HTTP/2 or HTTP/1.1, and makes as many requests on it, one
-// after the other has begun to be answered. It returns what reads the answers to their
-// ends.
-func (h *held) ask(dial func() (net.Conn, error), http2 bool, requests int) (answers []func() error, err error) {
+// client makes connections by dial, one at a time, for HTTP/2 or HTTP/1.1.
+func (h *held) client(dial func() (net.Conn, error), http2 bool) *http.Client {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.roots, ServerName: boundName}, Protocols: new(http.Protocols),
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}
 	tr.Protocols.SetHTTP1(!http2)
 	tr.Protocols.SetHTTP2(http2)
-	for range requests {
-		r, err := (&http.Client{Transport: tr}).Get("https://" + boundName + "/ok/held")
-		if err != nil {
-			return answers, err
+	return &http.Client{Transport: tr}
+}
+
+// ask makes a request and returns when it is being answered. It sends to ends with what
+// the answer ended, nil in order.
+func (h *held) ask(c *http.Client, ends chan error) error {
+	go func() {
+		r, err := c.Get("https://" + boundName + "/ok/held")
+		if err == nil {
+			_, err = io.Copy(io.Discard, r.Body)
+			r.Body.Close()
 		}
-		answers = append(answers, func() error {
-			defer r.Body.Close()
-			_, err := io.Copy(io.Discard, r.Body)
-			return err
-		})
-		<-h.arrived
+		ends <- err
+	}()
+	select {
+	case <-h.arrived:
+		return nil
+	case err := <-ends:
+		return fmt.Errorf("a request that is to be cut ended: %w", err)
 	}
-	return answers, nil
 }
 
 // closing ends a phase in which many connections are open: some pass through, on others
@@ -335,15 +340,17 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 		if err != nil {
 			return err
 		}
-		var answers []func() error
+		requests, ends := 0, make(chan error, 2*closedLooked)
 		for i := range closedLooked {
-			dial := func() (net.Conn, error) {
+			http2 := i%2 == 0
+			c := h.client(func() (net.Conn, error) {
 				return dialIn(ctx, g.ns, "tcp4", netip.AddrPortFrom(bound, 443).String())
-			}
-			as, err := h.ask(dial, i%2 == 0, 1+(i+1)%2)
-			answers = append(answers, as...)
-			if err != nil {
-				return fmt.Errorf("a request that is to be cut: %w", err)
+			}, http2)
+			for range map[bool]int{false: 1, true: 2}[http2] {
+				if err := h.ask(c, ends); err != nil {
+					return err
+				}
+				requests++
 			}
 		}
 		t := time.Now()
@@ -355,8 +362,8 @@ func closing(ctx context.Context, o options, r *report) (err error) {
 			}
 			c.Close()
 		}
-		for _, read := range answers {
-			if read() == nil {
+		for range requests {
+			if <-ends == nil {
 				return errors.New("a request of the closed phase ended in order")
 			}
 		}

@@ -267,22 +267,19 @@ func benchmarkClosing(b *testing.B, lines []string) {
 	for b.Loop() {
 		b.StopTimer()
 		x.SetPhase(plan.Install)
-		var reads []func() error
+		requests, ends := 0, make(chan error, each*(streams+1))
 		var clients []*http.Client
 		for n := range 2 * each {
 			c := i.client(n >= each)
 			clients = append(clients, c)
 			for range map[bool]int{false: 1, true: streams}[n >= each] {
-				r, err := c.Get("https://example.com/ok/x")
-				if err != nil {
+				requests++
+				go func() { ends <- fetch(c, "/ok/x") }()
+				select {
+				case <-begun:
+				case err := <-ends:
 					b.Fatal(err)
 				}
-				reads = append(reads, func() error {
-					defer r.Body.Close()
-					_, err := io.Copy(io.Discard, r.Body)
-					return err
-				})
-				<-begun
 			}
 		}
 		b.StartTimer()
@@ -290,8 +287,8 @@ func benchmarkClosing(b *testing.B, lines []string) {
 		x.SetPhase(plan.Runtime)
 		took = append(took, time.Since(t))
 		b.StopTimer()
-		for _, read := range reads {
-			if read() == nil {
+		for range requests {
+			if <-ends == nil {
 				b.Fatal("a request outlived its phase")
 			}
 		}
