@@ -59,7 +59,7 @@ func (o *outside) issue(w http.ResponseWriter, r *http.Request, body string) boo
 	how := r.URL.Query().Get("how") + form.Get("how")
 	switch {
 	case host == authName && r.URL.Path == "/token":
-		o.grant(w, how, map[string]any{"access_token": o.access(), "refresh_token": o.refresh(), "expires_in": 3600, "token_type": "Bearer", "stamp": "served"}, form.Get("code"))
+		o.grant(w, how, map[string]any{"access_token": o.access(), "refresh_token": o.refresh(), "expires_in": 3600, "token_type": "Bearer", "account_id": "served"}, form.Get("code"))
 	case host == failName && r.URL.Path == "/token":
 		o.grant(w, how, map[string]any{"error": "invalid_client", "error_description": "served"}, form.Get("refresh_token"))
 	case host == tokName && r.URL.Path == "/token":
@@ -100,6 +100,9 @@ func (o *outside) grant(w http.ResponseWriter, how string, doc map[string]any, g
 	case "fields":
 		doc["note"] = "the token is " + o.access()
 		doc["id_token"] = o.access()
+		doc["ticket"] = o.access() // a name that says nothing
+		doc["organization"] = map[string]any{"name": "of " + o.access(), "id": o.refresh(), "key": o.refresh()}
+		doc["scope"] = "served " + o.access()
 		doc["deep"] = map[string]any{"list": []any{o.access(), map[string]any{"x": o.refresh()}}}
 		doc["at_"+o.access()] = "a name"
 	case "twice":
@@ -108,7 +111,7 @@ func (o *outside) grant(w http.ResponseWriter, how string, doc map[string]any, g
 		return
 	case "escaped":
 		b, _ := json.Marshal(doc)
-		io.WriteString(w, strings.Replace(string(b), `"stamp":"served"`, `"stamp":"served `+`\u0073`+o.access()[1:]+`"`, 1))
+		io.WriteString(w, strings.Replace(string(b), `:"served"`, `:"served `+`\u0073`+o.access()[1:]+`"`, 1))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

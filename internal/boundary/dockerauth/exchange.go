@@ -85,7 +85,7 @@ func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send inte
 	switch g.scheme() {
 	case "":
 		if err := p.discover(phase, at, r, send); err != nil {
-			proof.Fail("what " + g.Registry + " asks for cannot be found out: " + err.Error())
+			proof.Note("what " + g.Registry + " asks for cannot be found out: " + err.Error())
 			return
 		}
 		if g.scheme() == "basic" {
@@ -100,7 +100,7 @@ func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send inte
 		err = errors.New("it is a token for a token service alone")
 	}
 	if err != nil {
-		proof.Fail(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
+		proof.Note(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
 		return
 	}
 	if !proof.Give(g.name(), string(l.Password.Expose()), l.basic()) {
