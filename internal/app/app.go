@@ -144,6 +144,7 @@ func newEngine() (*engine.Engine, error) {
 			_, not := machinedir.Limits(l)
 			return not
 		},
+		GPUs:      gpus,
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },

@@ -74,6 +74,9 @@ type Plan struct {
 	// from what was asked is the operator's.
 	Bounds []Bound `json:"bounds,omitempty"`
 
+	// GPUs are those behind some of Machine.Devices and Machine.Mounts.
+	GPUs []GPU `json:"gpus,omitempty"`
+
 	// Volumes are the storage requests behind some of Machine.Mounts.
 	Volumes []Volume `json:"volumes"`
 
@@ -200,6 +203,15 @@ type Bound struct {
 	Limit string   `json:"limit"`
 	Kits  []string `json:"kits"`
 	Asked int64    `json:"asked"`
+}
+
+// A GPU is one of the host's that the machine may use.
+type GPU struct {
+	Name    string   `json:"name"`            // on the host
+	Asked   string   `json:"asked"`           // the selector that chose it
+	Kits    []string `json:"kits"`            // who asks for it
+	Devices []string `json:"devices"`         // paths of its nodes in the machine
+	Notes   []string `json:"notes,omitempty"` // what of it is left out
 }
 
 // A Phase is a period of a sandbox's life with grants of its own.

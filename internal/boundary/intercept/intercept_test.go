@@ -108,7 +108,7 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 func (b *bound) session(c net.Conn) *intercept.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	take := b.take
+	take, answered := b.take, b.answered
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -116,19 +116,18 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.judge(r.Method, r.Path) {
-				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, nil
+				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, intercept.Turn{}
 			}
 			if b.amend != nil {
 				b.amend(r)
 			}
 			b.cancel = cancel
-			return egress.Verdict{Allow: true}, func() {}
+			return egress.Verdict{Allow: true}, intercept.Turn{Take: take, Answered: answered, End: func() {}}
 		},
-		Take: take, Answered: b.answered,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -864,18 +863,25 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 func TestAnAnswerThatEndsAfterItsRequestIsNotWhole(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	denied := &intercept.RefusedError{Why: "denied since"}
-	read := func() (string, error) {
-		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(strings.NewReader("some"))))
+	read := func(ending func()) (string, error) {
+		body := io.MultiReader(strings.NewReader("some"), reading(func() (int, error) { ending(); return 0, io.EOF }))
+		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(body)))
 		return string(b), err
 	}
-	if got, err := read(); got != "some" || err != nil {
+	if got, err := read(func() {}); got != "some" || err != nil {
 		t.Errorf("while it goes on: %q, %v", got, err)
 	}
-	cancel(denied)
-	if got, err := read(); got != "some" || !errors.Is(err, denied) {
+	if got, err := read(func() { cancel(denied) }); got != "some" || !errors.Is(err, denied) {
+		t.Errorf("meanwhile: %q, %v", got, err)
+	}
+	if got, err := read(func() { t.Error("it was read") }); got != "" || !errors.Is(err, denied) {
 		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }
+
+type reading func() (int, error)
+
+func (r reading) Read([]byte) (int, error) { return r() }
 
 func BenchmarkSmallRequests(b *testing.B) {
 	bd := start(b, true, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })

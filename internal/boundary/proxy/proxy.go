@@ -160,8 +160,9 @@ func (u *upstream) Close() error {
 
 // A request is an HTTP request that is being carried.
 type request struct {
+	of           *flow
 	method, path string
-	names        []string // of the credentials it carries; guarded by flow.mu
+	proof        *Proof
 	cancel       func(error)
 	done         chan struct{}
 }
@@ -252,9 +253,15 @@ func (p *Proxy) Flows() int {
 	return len(p.flows)
 }
 
-// Rejudge puts every live connection to the rules in force, resets those that
-// they do not allow, and returns how many once none of these moves a byte any
-// more. Both ends of each learn of it at about the same time.
+// heed is how long requests that may not go on may take to end by themselves, all
+// of them together. Then their connections are ended: a client that takes no byte of
+// an answer could else hold one for as long as it likes.
+const heed = 3 * time.Millisecond
+
+// Rejudge puts every live connection and every request on one to the rules in
+// force, ends those that they do not allow, and returns how many connections it
+// reset once none of these moves a byte any more. Both ends of each learn of it at
+// about the same time. No client can make it wait.
 func (p *Proxy) Rejudge() int {
 	p.mu.Lock()
 	flows := make([]*flow, 0, len(p.flows))
@@ -275,25 +282,24 @@ func (p *Proxy) Rejudge() int {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
-	late := time.NewTimer(time.Second)
-	defer late.Stop()
-	await := func(done <-chan struct{}) bool {
-		select {
-		case <-done:
-			return true
-		case <-late.C: // a hook that does not heed its context; both sides are closed
-			return false
-		}
-	}
+	// Everything is cut before anything is waited for.
+	var ended []*request
+	var lines []audit.Decision
 	for _, f := range flows {
-		for _, r := range p.rejudgeRequests(rules, f) {
-			if !await(r.done) {
-				return len(cut)
-			}
+		rs, ds := p.rejudgeRequests(rules, f)
+		ended, lines = append(ended, rs...), append(lines, ds...)
+	}
+	soon, late := time.NewTimer(heed), time.NewTimer(time.Second)
+	defer soon.Stop()
+	defer late.Stop()
+	for _, r := range outlive(ended, soon.C) {
+		if r.of.end() {
+			cut, why = append(cut, r.of), append(why, egress.Verdict{Why: "a request on it may not go on, and its client holds it up"})
 		}
 	}
 	for _, f := range cut {
-		if !await(f.still) {
+		// Where there is no relay, both sides are closed already.
+		if f.relays() && !await(f.still, late.C) {
 			break
 		}
 	}
@@ -303,35 +309,63 @@ func (p *Proxy) Rejudge() int {
 	}
 	p.mu.Unlock()
 	tell()
-	for i, v := range why { // after the last cut: a log may be slow
+	// After the last cut: a log may be slow.
+	for i, v := range why {
 		p.logCut(rules, cut[i], v)
+	}
+	for _, d := range lines {
+		p.Log(d)
 	}
 	return len(cut)
 }
 
-// rejudgeRequests ends the requests of f that rules do not allow any more.
-func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
+// outlive returns those of rs that are not done when late comes.
+func outlive(rs []*request, late <-chan time.Time) []*request {
+	for i, r := range rs {
+		if !await(r.done, late) {
+			return slices.DeleteFunc(rs[i:], func(r *request) bool {
+				select {
+				case <-r.done:
+					return true
+				default:
+					return false
+				}
+			})
+		}
+	}
+	return nil
+}
+
+// await reports whether done was closed before late came.
+func await(done <-chan struct{}, late <-chan time.Time) bool {
+	select {
+	case <-done:
+		return true
+	case <-late:
+		return false
+	}
+}
+
+// rejudgeRequests cancels the requests of f that rules do not allow any more, and
+// returns them with what is to be logged of each.
+func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request, lines []audit.Decision) {
 	f.mu.Lock()
 	live := slices.Collect(maps.Keys(f.requests))
-	carry := map[*request][]string{}
-	for _, r := range live {
-		carry[r] = r.names
-	}
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
-		if v.Allow && len(carry[r]) > 0 && !p.granted(rules.Phase, carry[r]) {
-			v = egress.Verdict{Why: notGranted(carry[r])}
+		if names := r.proof.holds(); v.Allow && !p.granted(rules.Phase, names) {
+			v = egress.Verdict{Why: notGranted(names)}
 		}
 		if v.Allow {
 			continue
 		}
 		r.cancel(&intercept.RefusedError{Why: v.Why})
 		ended = append(ended, r)
-		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
+		lines = append(lines, audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
 			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})
 	}
-	return ended
+	return ended, lines
 }
 
 // request is f as a question about policy.
@@ -424,6 +458,13 @@ func (f *flow) stop(later <-chan struct{}) bool {
 		u.Conn.SetDeadline(past)
 	}
 	return true
+}
+
+// relays reports whether the bytes of f are moved by a relay.
+func (f *flow) relays() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.relayed
 }
 
 // until bounds reads from the client, unless f has been stopped.

@@ -329,6 +329,15 @@ func breakages() map[string]broken {
 			return ms
 		}},
 
+		"a device of the plan is there for everybody, and no other is": {alter: func(m *plan.Machine) {
+			m.Devices = append(slices.Clone(m.Devices), plan.Device{Source: "/dev/zero", Path: "/dev/accel/card1"})
+		}},
+		"a device cannot be changed, nor written to if it is to be read": {alter: func(m *plan.Machine) {
+			m.Devices = slices.Clone(m.Devices)
+			m.Devices[1].ReadOnly = false
+		}},
+		"a device that is gone refuses the start, or is reported if it is optional": {alter: func(m *plan.Machine) { m.Devices = nil }},
+
 		"commands run with the system call filter and without new privileges": {exec: instead("Seccomp", `printf 'NoNewPrivs:\t1\nSeccomp:\t0\n'`)},
 		"the filter forbids what it is known for":                             {exec: instead("unshare -U", "true")},
 		"capabilities are bounded by the default set": {alter: func(m *plan.Machine) {
