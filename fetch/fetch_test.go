@@ -193,6 +193,25 @@ func (f *fixture) get(args map[string]string) *fetch.Kit {
 	return kit
 }
 
+// TestAKitIsWhatItsNetworkAndBuilderMadeOfIt: steps that reached this machine's
+// network may have made something that those without one would not.
+func TestAKitIsWhatItsNetworkAndBuilderMadeOfIt(t *testing.T) {
+	f := setup(t)
+	for i, c := range []struct {
+		network, address string
+		again            bool // was built before
+	}{
+		{"host", "", false}, {"none", "", false}, {"", "", true}, {"host", "", true}, {"public", "", false},
+		{"none", "unix:///other.sock", false}, {"", "tcp://other:1", false}, {"none", "unix:///other.sock", true}, {"none", "", true},
+	} {
+		f.BuildNetwork, f.Address = c.network, c.address
+		before := f.builds()
+		if kit := f.get(nil); kit.Built == c.again || f.builds()-before != map[bool]int{false: 1}[c.again] {
+			t.Errorf("%d: %+v: built %v, by %d builds", i, c, kit.Built, f.builds()-before)
+		}
+	}
+}
+
 func TestADirectoryIsBuiltOnce(t *testing.T) {
 	f := setup(t)
 	first := f.get(nil)
@@ -243,8 +262,8 @@ func TestWarningsOfABuildAreTold(t *testing.T) {
 // TestAnUnchangedKitNeedsNoBuilder asks for one that can be found and not run.
 func TestAnUnchangedKitNeedsNoBuilder(t *testing.T) {
 	f := setup(t)
-	first := f.get(nil)
 	f.Address = "tcp://127.0.0.1:1"
+	first := f.get(nil)
 	if err := os.Chmod(f.Builder, 0o644); err != nil {
 		t.Fatal(err)
 	}

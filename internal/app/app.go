@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -43,8 +42,11 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
-// Version is set when kitbox is built.
-var Version = "dev"
+// Version is set when kitbox is built, and so is Revision, which may be empty.
+var (
+	Version  = "dev"
+	Revision = ""
+)
 
 // Main is the kitbox program; args are its arguments with its name. The name
 // tells a keeper from a command.
@@ -103,10 +105,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := programs.Dirs()
 	guest := programs.Find(bin, "kit-guest")
-	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
-	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
-		sets.SourceDateEpoch = &n
-	}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version, Revision: Revision}, SourceDateEpoch: os.Getenv("SOURCE_DATE_EPOCH")}
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	boundaries := attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(custody.Dir(home)), new(staging)}

@@ -694,6 +694,25 @@ func TestWithASourceDateBytesDoNotDependOnTheClockOrTheCache(t *testing.T) {
 	}
 }
 
+// TestARequestIsOfTheTimeThatItsEnvironmentStates builds as kitbox has Kits built.
+func TestARequestIsOfTheTimeThatItsEnvironmentStates(t *testing.T) {
+	b := newBench(t)
+	dir := b.kit(map[string]string{"hello.yaml": declaration})
+	epoch := int64(1700000000)
+	want := b.mustBuild(builder.Request{Context: dir, SourceDateEpoch: &epoch})
+	request, err := json.Marshal(builder.Request{Home: b.home, Context: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "build", "--request", "-", "--progress", "quiet")
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	cmd.Stdin = bytes.NewReader(request)
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), want.Digest.String()) {
+		t.Errorf("%s, %v; want %s", out, err, want.Digest)
+	}
+}
+
 func TestTwoProgramsBuildAtOnce(t *testing.T) {
 	b := newBench(t)
 	var wg sync.WaitGroup

@@ -16,9 +16,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/docker/cli/cli/config"
 	"github.com/google/go-containerregistry/pkg/registry"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
@@ -39,8 +43,23 @@ type watched struct {
 
 func newWatched(t *testing.T, private bool) *watched {
 	t.Helper()
+	return watch(t, private, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+}
+
+// newValidating is one that checks what it gets, and shows a manifest to those
+// alone who say that they take one.
+func newValidating(t *testing.T) *watched {
+	t.Helper()
+	logrus.SetOutput(io.Discard)
+	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
+	c.HTTP.Secret = "of the test"
+	c.Catalog.MaxEntries = 10
+	return watch(t, false, handlers.NewApp(t.Context(), c))
+}
+
+func watch(t *testing.T, private bool, inner http.Handler) *watched {
+	t.Helper()
 	w := &watched{private: private}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		down := w.down

@@ -283,8 +283,8 @@ func keepTrailers(r *http.Response) error {
 	return nil
 }
 
-// Refuse answers a request that is not allowed, or not any more.
-func Refuse(w http.ResponseWriter, why string) { refuse(w, nil, why) }
+// Refuse answers, in a [Turn]'s Take, a request that is not allowed after all.
+func Refuse(w http.ResponseWriter, r *http.Request, why string) { refuse(w, r, why) }
 
 // refuse answers what is not allowed.
 func refuse(w http.ResponseWriter, r *http.Request, why string) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -169,23 +170,29 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 		d.Rule, d.Source, d.Why = "", "", v.Why
 		return v, false
 	}
-	t.Take = func(w http.ResponseWriter, a *http.Request, send intercept.Send) (taken bool) {
-		defer func() {
+	t.Take = func(w http.ResponseWriter, a *http.Request, send intercept.Send) bool {
+		log := sync.OnceFunc(func() {
 			r.proof.complete(d)
 			p.Log(*d)
-			// That line may have been the first that could not be written.
-			if why := p.unlogged(); why != "" && !taken && d.Credential != "" {
-				taken = true
-				intercept.Refuse(w, why)
-				d.Verdict, d.Credential, d.Rule, d.Source, d.Why = audit.Deny, "", "", "", why
-				p.Log(*d)
-			}
-		}()
-		taken = p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, a, send, r.proof)
+		})
+		defer log() // an answer that breaks off panics
+		taken := p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, a, send, r.proof)
 		if !r.proof.Secrets().Empty() {
 			delete(a.Header, "Accept-Encoding") // so that what the answer repeats can be found
 		}
-		return taken
+		log()
+		if taken || d.Credential == "" {
+			return taken
+		}
+		// That line may have been the first that could not be written.
+		why := p.unlogged()
+		if why == "" {
+			return false
+		}
+		d.Verdict, d.Credential, d.Rule, d.Source, d.Why = audit.Deny, "", "", "", why
+		p.Log(*d)
+		intercept.Refuse(w, a, why)
+		return true
 	}
 	return v, true
 }
