@@ -55,7 +55,7 @@ func stampOf(path string, now time.Time) (stamp, bool) {
 	if err := unix.Stat(path, &st); err != nil {
 		return stamp{}, false
 	}
-	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Ctim, st.Mtim}, now.Sub(time.Unix(st.Ctim.Unix())) > settled
+	return stamp{st.Dev, st.Ino, st.Size, st.Ctim, st.Mtim}, now.Sub(time.Unix(st.Ctim.Unix())) > settled
 }
 
 // Login is a [dockerauth.Source].
