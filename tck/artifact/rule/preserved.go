@@ -25,7 +25,7 @@ func (j *judge) preserved() {
 		}
 		for _, k := range j.doc.Kits {
 			ls := j.Listed[k.Digest]
-			i := slices.IndexFunc(ls, func(l Listed) bool { return l.Platform == "" || l.Platform == im.Platform })
+			i := slices.IndexFunc(ls, func(l Listed) bool { return l.Platform == "" || variantless(l.Platform) == variantless(im.Platform) })
 			switch {
 			case len(ls) == 0:
 				j.waive("the manifest of " + k.Ref + " was not read; --kits reads it from its registry")
@@ -36,6 +36,15 @@ func (j *judge) preserved() {
 			}
 		}
 	}
+}
+
+// variantless is a platform as images of the first 64-bit ARM state it that state no
+// variant, which say the same.
+func variantless(platform string) string {
+	if platform == "linux/arm64/v8" {
+		return "linux/arm64"
+	}
+	return platform
 }
 
 // inARow reports whether all of part stands in whole, without anything between.
