@@ -35,10 +35,21 @@ type Info struct {
 	PID       int       `json:"pid,omitzero"`       // host pid of the guest
 	KeeperPID int       `json:"keeperPid,omitzero"` // host pid of the keeper
 	Reason    string    `json:"reason,omitzero"`    // why it does not run, when it is stopped
-	Problems  []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
-	Skipped   []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
+
+	// IdleMs is after how many milliseconds without a session it is stopped; 0:
+	// never. IdleSince is when the last session, or the boot, ended, and StopsAt
+	// when it is stopped unless one comes; both are zero while it is used or does
+	// not run, and StopsAt also when it is never stopped.
+	IdleMs    int64     `json:"idleMs"`
+	IdleSince time.Time `json:"idleSince,omitzero"`
+	StopsAt   time.Time `json:"stopsAt,omitzero"`
+
+	Problems []string  `json:"problems,omitempty"` // e.g. a startup hook that failed, a limit that does not hold
+	Skipped  []Skipped `json:"skipped,omitempty"`  // optional requests that were not granted
 
 	HostPorts []HostPort `json:"hostPorts,omitempty"` // services of this machine that it may reach
+
+	GPUs []GPU `json:"gpus,omitempty"` // of this machine, which it may use
 
 	// Unenforced names what was asked for as a limit and does not hold here,
 	// with the reason: limits of the machine while it runs, sizes of volumes
@@ -75,6 +86,7 @@ type Plan struct {
 	Registry    []string    `json:"registry,omitempty"` // Kits that ask for the registry of Kits
 	Logins      []Login     `json:"logins,omitempty"`
 	Limits      []Bound     `json:"limits,omitempty"`
+	GPUs        []GPU       `json:"gpus,omitempty"`
 	Workspace   *Workspace  `json:"workspace,omitempty"`
 	Mounts      []Mount     `json:"mounts,omitempty"` // of the user's
 	Hooks       []Hook      `json:"hooks"`
@@ -148,6 +160,15 @@ type Bound struct {
 	Amount int64  `json:"amount"`         // thousandths of a core, bytes (swap included), tasks
 	Source string `json:"source"`         // "kit <ref>, <ref>" or "operator"
 	Asked  int64  `json:"asked,omitzero"` // what the Kits ask for, which the operator may have changed
+}
+
+// A GPU is one of the host's that the sandbox may use.
+type GPU struct {
+	Name    string   `json:"name"`            // its CDI name on the host, or that of its node
+	Asked   string   `json:"asked"`           // the selector that chose it
+	Kits    []string `json:"kits"`            // who asks for it
+	Devices []string `json:"devices"`         // paths of its nodes inside
+	Notes   []string `json:"notes,omitempty"` // what of it is left out, and why
 }
 
 // A PortGrant is a port that will be published on the host's loopback.

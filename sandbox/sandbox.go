@@ -47,7 +47,7 @@ type Sandbox interface {
 	Name() string
 
 	// Status asks the sandbox how it is. It neither starts it nor keeps it
-	// alive, and answers within a second whatever state it is in.
+	// alive, and answers within a few seconds whatever state it is in.
 	Status(ctx context.Context) (Info, error)
 
 	// Start boots a stopped sandbox with everything it had, and runs its
@@ -168,6 +168,10 @@ type CreateOptions struct {
 	// Ephemeral ties the sandbox to the calling process: when that ends,
 	// however it ends, the sandbox is removed.
 	Ephemeral bool
+
+	// Passing says of a sandbox that is not Ephemeral that the caller removes
+	// it in the end: volumes of one without a name go with it all the same.
+	Passing bool
 
 	// Granted is told the plan once, after everything has been decided and
 	// before anything is made. Nil discards.

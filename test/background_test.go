@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,4 +110,60 @@ func (h *host) touch(name, file string) {
 	if err := os.WriteFile(filepath.Join(h.volume(name), file), nil, 0o644); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// limps is a Kit whose startup hooks fail at every boot, one in the background.
+const limps = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
+ {"type":"com.docker.sandbox/long-running@1"},
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/v"}},
+ {"type":"com.docker.sandbox/lifecycle@1","config":{
+  "install":[{"command":"true"}],
+  "startup":[{"command":"echo no luck; test -e /v/mended || exit 6"},{"command":"true"},
+             {"command":"test -e /v/mended || exit 8","background":true}]}}]}`
+
+// What failed at the boot is a problem of the sandbox for as long as it is up, whoever
+// keeps it, and not after a boot at which it did not fail.
+func TestAHookThatFailedIsAProblemForTheNextKeeperToo(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", limps)
+	if _, err := h.run("create", "-q", "--name", "b", "w:1"); err == nil || !strings.Contains(err.Error(), "startup hook 0") {
+		t.Errorf("create: %v", err)
+	}
+	problems := func(want ...string) {
+		t.Helper()
+		h.eventually("the problems to be known", func() string {
+			got := h.info("b").Problems
+			all := strings.Join(got, "; ")
+			if len(got) != len(want) {
+				return fmt.Sprintf("%d: %s", len(got), all)
+			}
+			for _, w := range want {
+				if strings.Count(all, w) != 1 {
+					return fmt.Sprintf("no %q: %s", w, all)
+				}
+			}
+			return ""
+		})
+	}
+	problems("status 6", "status 8")
+	for range 2 {
+		kill(t, h.info("b").KeeperPID)
+		h.must("exec", "b", "--", "true")
+		problems("status 6", "status 8")
+	}
+	// Its workload is run all the same.
+	kill(t, h.info("b").KeeperPID)
+	for range 2 {
+		if out := h.must("attach", "b", "--", "-c", "echo works"); out != "works\n" {
+			t.Errorf("attach said %q", out)
+		}
+	}
+	h.touch("b", "mended")
+	h.must("restart", "b")
+	problems()
+	kill(t, h.info("b").KeeperPID)
+	h.must("exec", "b", "--", "true")
+	problems()
+	h.must("rm", "b")
+	h.must("volume", "rm", "b")
 }

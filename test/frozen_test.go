@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -33,29 +35,7 @@ func TestAListingIsNotHeldUpByFrozenSandboxes(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	quickest := func() (time.Duration, map[string]sandbox.Info) {
-		var best time.Duration
-		states := map[string]sandbox.Info{}
-		for i := range 5 {
-			begun := time.Now()
-			out := h.must("ls", "--json")
-			if took := time.Since(begun); i == 0 || took < best {
-				best = took
-			}
-			var list []sandbox.Info
-			if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 20 {
-				t.Fatalf("%d sandboxes, %v", len(list), err)
-			}
-			for _, i := range list {
-				// On a machine that is very busy one that lives may be late once.
-				if old, ok := states[i.Name]; !ok || old.State == sandbox.Unknown {
-					states[i.Name] = i
-				}
-			}
-		}
-		return best, states
-	}
-	before, _ := quickest()
+	before, _ := h.list(20)
 
 	// The keeper stops, what is inside stops, both, and the kernel freezes it.
 	stop := func(pid int) {
@@ -70,31 +50,19 @@ func TestAListingIsNotHeldUpByFrozenSandboxes(t *testing.T) {
 	stop(both.KeeperPID)
 	stop(both.PID)
 	frozen := []string{"s03", "s04", "s05"}
-	h.hang("s07")
+	h.hang("s07", hangs)
 	frozen = append(frozen, "s07")
 	if thaw := freeze(t, h.info("s06").PID); thaw != nil {
 		defer thaw()
 		frozen = append(frozen, "s06")
 	}
 
-	took, states := quickest()
+	took, states := h.list(20)
 	t.Logf("ls of 20: %v, with frozen ones %v", before, took)
-	// The bound of the promise where the machine lets it be seen, and otherwise
-	// what the frozen ones may add to what it takes without them.
-	if took > max(300*time.Millisecond, before+260*time.Millisecond) {
+	if took > before+heldUp {
 		t.Errorf("ls takes %v, and %v without frozen ones", took, before)
 	}
-	for name, i := range states {
-		want := sandbox.Ready
-		for _, f := range frozen {
-			if f == name {
-				want = sandbox.Unknown
-			}
-		}
-		if i.State != want || want == sandbox.Unknown && len(i.Problems) == 0 {
-			t.Errorf("%s is %+v, want %s", name, i, want)
-		}
-	}
+	unknown(t, states, frozen...)
 	if out := h.must("status", "s04", "--json"); !strings.Contains(out, `"unknown"`) {
 		t.Errorf("status: %s", out)
 	}
@@ -103,9 +71,127 @@ func TestAListingIsNotHeldUpByFrozenSandboxes(t *testing.T) {
 	h.must("rm", "s07")
 }
 
+// heldUp is what sandboxes that do not answer may add to a listing of twenty: with
+// what it takes otherwise, less than the 300 milliseconds that it is to take.
+const heldUp = 260 * time.Millisecond
+
+// list lists n sandboxes several times, and returns how long that takes in the middle
+// and what is said of them.
+func (h *host) list(n int) (time.Duration, map[string]sandbox.Info) {
+	h.t.Helper()
+	var took []time.Duration
+	states := map[string]sandbox.Info{}
+	for range 5 {
+		begun := time.Now()
+		out := h.must("ls", "--json")
+		took = append(took, time.Since(begun))
+		var list []sandbox.Info
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != n {
+			h.t.Fatalf("%d sandboxes, %v", len(list), err)
+		}
+		for _, i := range list {
+			// On a machine that is very busy one that lives may be late once.
+			if old, ok := states[i.Name]; !ok || old.State == sandbox.Unknown {
+				states[i.Name] = i
+			}
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2], states
+}
+
+// unknown checks that these are the sandboxes of which nothing is known, and the
+// others are ready.
+func unknown(t *testing.T, states map[string]sandbox.Info, names ...string) {
+	t.Helper()
+	for name, i := range states {
+		want := sandbox.Ready
+		if slices.Contains(names, name) {
+			want = sandbox.Unknown
+		}
+		if i.State != want || want == sandbox.Unknown && len(i.Problems) == 0 {
+			t.Errorf("%s is %+v, want %s", name, i, want)
+		}
+	}
+}
+
+// A keeper that spins is at work and will never answer, unlike one that waits for a
+// processor. It holds up no listing. The control has the same load beside it.
+func TestAListingIsNotHeldUpByAKeeperThatSpins(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	for _, name := range []string{"spins", "works"} {
+		h.must("create", "-q", "--name", name, "w:1")
+	}
+	load := exec.Command("/proc/self/exe")
+	load.Args = []string{link.ProcessName, spinsFor}
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := h.list(2)
+	_ = load.Process.Kill()
+	_ = load.Wait()
+	h.hang("spins", spinsFor)
+	took, states := h.list(2)
+	t.Logf("ls beside a process that spins: %v, and where it is a keeper %v", before, took)
+	// Where the machine is crowded, one that is late is given as long again as a
+	// listing is to take at most.
+	if took > before+heldUp+800*time.Millisecond {
+		t.Errorf("ls takes %v, and %v without it", took, before)
+	}
+	unknown(t, states, "spins")
+	h.must("rm", "spins")
+}
+
+// However many do not answer, they are waited for together.
+func TestAListingWaitsForAllAtOnce(t *testing.T) {
+	h := newHost(t)
+	h.push("w:1", plain)
+	h.must("create", "-q", "--name", "works", "w:1")
+	var silent []string
+	silence := func() *os.File {
+		name := fmt.Sprintf("silent%03d", len(silent))
+		dir := filepath.Join(h.home, "sandboxes", name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []journal.Phase{journal.Creating, journal.InstallDone} {
+			if err := (journal.Writer{Dir: dir}).Append(p, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		l, err := link.Bind(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		f, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, name)
+		return f
+	}
+	h.answerless(hangs, silence())
+	one, states := h.list(2)
+	unknown(t, states, silent...)
+	var more []*os.File
+	for range 239 {
+		more = append(more, silence())
+	}
+	h.answerless(hangs, more...)
+	all, states := h.list(241)
+	unknown(t, states, silent...)
+	t.Logf("ls with one that does not answer: %v, with 240: %v", one, all)
+	if all > 6*one { // in turns it would be ten times as long
+		t.Errorf("ls takes %v with 240 that do not answer, and %v with one", all, one)
+	}
+}
+
 // hang has a process in the place of the keeper of a sandbox that takes every call
-// and answers none. It is not stopped, and does nothing.
-func (h *host) hang(name string) {
+// and answers none. It is not stopped, and does nothing, or spins.
+func (h *host) hang(name, how string) {
 	h.t.Helper()
 	kill(h.t, h.info(name).KeeperPID)
 	l, err := link.Bind(filepath.Join(h.home, "sandboxes", name))
@@ -117,26 +203,47 @@ func (h *host) hang(name string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	defer f.Close()
+	h.answerless(how, f)
+}
+
+// answerless starts a process that is called at these listeners, which it closes here,
+// and never answers.
+func (h *host) answerless(how string, listeners ...*os.File) {
+	h.t.Helper()
 	c := exec.Command("/proc/self/exe")
-	c.Args = []string{link.ProcessName, hangs}
-	c.ExtraFiles = []*os.File{f}
+	c.Args = []string{link.ProcessName, how}
+	c.ExtraFiles = listeners
+	defer func() {
+		for _, f := range listeners {
+			f.Close()
+		}
+	}()
 	if err := c.Start(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 }
 
-// hangs is the argument of a keeper that hang starts.
-const hangs = "hangs"
+// The arguments of a keeper that hang starts.
+const (
+	hangs    = "hangs"
+	spinsFor = "spins"
+)
 
-// hangOn is what that one does.
-func hangOn() {
-	err := syscall.Listen(3, 128) // whoever listens last is who callers see
-	var l net.Listener
-	if err == nil {
-		l, err = net.FileListener(os.NewFile(3, "listener"))
+// spinOn is what the second does. Whoever calls it is queued.
+func spinOn() {
+	_ = syscall.Listen(3, 128) // it may be there for the load alone
+	for {
+		continue
 	}
+}
+
+// hangOn is what the first does. At listeners beyond the first, callers are queued.
+func hangOn() {
+	// Whoever listens last is who callers see.
+	for fd := 3; syscall.Listen(fd, 128) == nil; fd++ {
+	}
+	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

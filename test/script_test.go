@@ -45,11 +45,15 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[0] == link.ProcessName && os.Args[1] == hangs {
 		hangOn()
 	}
+	if len(os.Args) == 2 && os.Args[0] == link.ProcessName && os.Args[1] == spinsFor {
+		spinOn()
+	}
 	if len(os.Args) > 0 && (os.Args[0] == link.ProcessName || os.Args[0] == job.ProcessName) {
 		os.Exit(app.Main(os.Args))
 	}
 	testscript.Main(withGuest{m}, map[string]func(){
 		"kitbox":         func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		"kit-engine":     func() { os.Exit(app.Main(os.Args)) },
 		link.ProcessName: func() { os.Exit(app.Main(os.Args)) },
 	})
 }

@@ -73,12 +73,15 @@ func Main(args []string) int {
 			return e.RunJob(ctx, s, out, started)
 		})
 	}
+	if len(args) == 3 && args[1] == examine {
+		return examineMain(args[2])
+	}
 	// A command ends before collecting would pay.
 	debug.SetGCPercent(400)
 	// SIGHUP too: a terminal that is closed ends what was started in it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: Version}
+	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv, Version: Version}
 	e, err := newEngine()
 	if err != nil {
 		none := unavailable{err}
@@ -117,6 +120,7 @@ func newEngine() (*engine.Engine, error) {
 		},
 		Prepare: boundaries.prepare,
 		Attach:  boundaries.attach,
+		Logins:  shownLogins,
 		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
@@ -139,6 +143,7 @@ func newEngine() (*engine.Engine, error) {
 			_, not := machinedir.Limits(l)
 			return not
 		},
+		GPUs:      gpus,
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },

@@ -14,6 +14,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -69,23 +70,41 @@ func (s Sandbox) Stop(ctx context.Context, r link.StopRequest) error {
 // caller holds its lock and knows that it came to be and is not to be removed or
 // made anew. A [sandbox.HookError] of the runtime phase leaves it running.
 func (s Sandbox) Start(ctx context.Context, spawn func() (*link.Process, error), progress func(sandbox.Event)) error {
+	held, err := s.Up(ctx, spawn, progress)
+	if held != nil {
+		held.Release()
+	}
+	return err
+}
+
+// Up is Start, and returns the keeper that it started: until that one is released,
+// the sandbox is not stopped for want of a session. It is nil when there was a keeper,
+// and when the sandbox did not come up.
+func (s Sandbox) Up(ctx context.Context, spawn func() (*link.Process, error), progress func(sandbox.Event)) (*link.Process, error) {
 	err := s.Answering(ctx, func(ctx context.Context) error { return s.Keeper().Watch(ctx, progress) })
-	switch {
-	case err == nil:
-		return nil
-	case !errors.Is(err, link.ErrNone):
-		return err
+	if !errors.Is(err, link.ErrNone) {
+		return nil, err
 	}
 	if err := s.State.Read(PlanFile, plan.Version, new(plan.Plan)); err != nil {
-		return err
+		return nil, err
 	}
 	k, err := spawn()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer k.Release()
-	if _, err = k.Boot(ctx, link.BootOptions{Progress: progress}); err == nil || errors.As(err, new(*sandbox.HookError)) || errors.Is(err, context.Canceled) {
-		return err
+	up, err := k.Boot(ctx, link.BootOptions{Progress: progress})
+	if err != nil && !errors.As(err, new(*sandbox.HookError)) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("sandbox %s: %w", s.State.Name, err)
 	}
-	return fmt.Errorf("sandbox %s: %w", s.State.Name, err)
+	if !up {
+		k.Release()
+		k = nil
+	}
+	return k, err
+}
+
+// Stopped reports whether err, of a session that was asked for, says that the sandbox
+// has no keeper or one that ends.
+func Stopped(err error) bool {
+	return errors.Is(err, link.ErrNone) || errors.Is(err, kiterr.ErrNotRunning) && !errors.As(err, new(*HungError))
 }

@@ -30,7 +30,22 @@ func (b *box) Start(ctx context.Context) error {
 		return err
 	}
 	defer l.Unlock()
-	return b.start(ctx, nil)
+	err = b.start(ctx, nil)
+	b.wants(err == nil || startedAnyway(err))
+	return err
+}
+
+// wants records whether whoever has this handle wants the sandbox up.
+func (b *box) wants(up bool) {
+	b.mu.Lock()
+	b.started = up
+	b.mu.Unlock()
+}
+
+func (b *box) wanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.started
 }
 
 // start brings up a keeper, unless one is there, and through it the machine.
@@ -39,7 +54,7 @@ func (b *box) start(ctx context.Context, progress func(sandbox.Event)) error {
 	if err := b.mend(ctx); err != nil {
 		return err
 	}
-	return b.attended().Start(ctx, func() (*link.Process, error) { return b.e.spawn(b.sb) }, progress)
+	return b.attended().Start(ctx, b.spawn, progress)
 }
 
 // mend cleans up after a creation that was interrupted, which is an error for
@@ -93,6 +108,7 @@ func (b *box) goOn(ctx context.Context, es []journal.Entry) error {
 
 // Stop implements [sandbox.Sandbox].
 func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
+	b.wants(false)
 	if err := b.e.privilege(); err != nil {
 		return err
 	}
@@ -127,9 +143,9 @@ func (b *box) Stop(ctx context.Context, o sandbox.StopOptions) error {
 	return journal.Writer{Dir: b.sb.Dir()}.Append(journal.Stopped, "its keeper had died")
 }
 
-// keepOn gives a machine without a keeper a new one. Who uses it is known to
-// nobody, since that died with the keeper before, so it is not idle: the new one
-// counts the time from now on, unless the plan says that it may stay for ever.
+// keepOn gives a machine without a keeper a new one. Who was about to use it is known
+// to nobody, since that died with the keeper before, so it is not idle: the new one
+// counts the time from now on, or from the end of what the guest says is under way.
 func (b *box) keepOn(ctx context.Context, p *plan.Plan) error {
 	machines, err := b.e.machines(ctx)
 	if err != nil || !machines[p.Machine.ID].Running {
@@ -159,6 +175,7 @@ func (b *box) askToStop(ctx context.Context, r link.StopRequest) error {
 
 // Remove implements [sandbox.Sandbox].
 func (b *box) Remove(ctx context.Context) error {
+	b.wants(false)
 	if err := b.e.privilege(); err != nil {
 		return err
 	}
@@ -188,10 +205,11 @@ func (b *box) release() {
 }
 
 // reach opens a session with the guest, mending on the way what a killed
-// command or keeper left.
+// command or keeper left. A sandbox that this handle has started, and that stopped
+// since because nobody used it, is started again.
 func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	s, err := b.attended().Dial(ctx, early)
-	if !errors.Is(err, link.ErrNone) {
+	if !errors.Is(err, link.ErrNone) && !(b.wanted() && attend.Stopped(err)) {
 		return s, err
 	}
 	// The slow way: without a keeper the sandbox is stopped, or it runs and
@@ -215,14 +233,28 @@ func (b *box) reach(ctx context.Context, early bool) (*link.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !machines[p.Machine.ID].Running {
+	if !machines[p.Machine.ID].Running && !b.wanted() {
 		return nil, fmt.Errorf("sandbox %s is stopped; start it with 'kitbox start %s': %w", b.sb.Name, b.sb.Name, kiterr.ErrNotRunning)
 	}
-	if err := b.start(ctx, nil); err != nil && !startedAnyway(err) {
-		return nil, err
+	for {
+		held, err := b.attended().Up(ctx, b.spawn, nil)
+		if err != nil && !startedAnyway(err) {
+			return nil, err
+		}
+		s, err := b.attended().Dial(ctx, early)
+		if held != nil {
+			held.Release()
+			return s, err
+		}
+		if !attend.Stopped(err) {
+			return s, err
+		}
+		// The one that was there has ended in between. Nobody else starts
+		// another, so the next is ours, and stays until there is a session.
 	}
-	return b.attended().Dial(ctx, early)
 }
+
+func (b *box) spawn() (*link.Process, error) { return b.e.spawn(b.sb) }
 
 // named puts the sandbox's name in front of err, unless it says it.
 func (b *box) named(err error) error {

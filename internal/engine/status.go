@@ -21,14 +21,25 @@ import (
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
-// How long one sandbox may take to say how it is. A listing as a whole takes less
-// than 300 ms however many are stopped or frozen, which a person does not notice; a
-// keeper that is alive answers in a hundredth of it, and one that is late on a busy
-// machine is given more.
+// How long sandboxes may take to say how they are: in a listing all of them together,
+// which takes less than 300 ms with some twenty of which any are stopped or frozen, as
+// a person does not notice. A keeper that is alive answers in a hundredth of it.
 const (
 	listBound   = 200 * time.Millisecond
-	statusBound = 2 * time.Second
+	listEach    = 2 * time.Millisecond   // and for each, what reading about it takes on a slow machine
+	leastBound  = 20 * time.Millisecond  // of one that is asked last
+	statusBound = 2 * time.Second        // of one alone
+	lateBound   = 800 * time.Millisecond // more, in a listing, for those that are late
 )
+
+// patience is until when sandboxes are waited for: all, and then those that are late
+// because the machine is crowded.
+type patience struct{ all, late time.Time }
+
+func patient(bound, late time.Duration) patience {
+	all := time.Now().Add(bound)
+	return patience{all, all.Add(late)}
+}
 
 // List implements [sandbox.Runtime].
 func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
@@ -49,15 +60,20 @@ func (e *Engine) List(ctx context.Context) ([]sandbox.Info, error) {
 	infos := make([]*sandbox.Info, len(names))
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, width)
+	until := patient(listBound+time.Duration(len(names))*listEach, lateBound)
 	for i, name := range names {
 		wg.Go(func() {
 			turn <- struct{}{}
-			defer func() { <-turn }()
+			// One that does not answer waits on without keeping the next from
+			// being asked.
+			over := sync.OnceFunc(func() { <-turn })
+			defer over()
+			defer time.AfterFunc(turnTime, over).Stop()
 			sb, err := e.state.Sandbox(name)
 			if err != nil {
 				return // removed since
 			}
-			info := (&box{e: e, sb: sb}).info(ctx, machines, listBound)
+			info := (&box{e: e, sb: sb}).info(ctx, machines, until)
 			infos[i] = &info
 		})
 	}
@@ -87,7 +103,10 @@ func (e *Engine) machines(ctx context.Context) (map[string]driver.Machine, error
 // width is how many sandboxes are asked at once: enough that some which do not
 // answer hold nobody up, and few enough that none is late because hundreds of
 // others wake up at the same moment.
-const width = 24
+const (
+	width    = 24
+	turnTime = 20 * time.Millisecond // what one that lives needs, several times over
+)
 
 // Status implements [sandbox.Sandbox].
 func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
@@ -95,12 +114,12 @@ func (b *box) Status(ctx context.Context) (sandbox.Info, error) {
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return b.info(ctx, machines, statusBound), ctx.Err()
+	return b.info(ctx, machines, patient(statusBound, statusBound)), ctx.Err()
 }
 
 // info puts together what the directory, the driver and the keeper say. It
-// takes no lock and waits for nobody longer than patience.
-func (b *box) info(ctx context.Context, machines map[string]driver.Machine, patience time.Duration) sandbox.Info {
+// takes no lock and waits for nobody longer than until.
+func (b *box) info(ctx context.Context, machines map[string]driver.Machine, until patience) sandbox.Info {
 	i := sandbox.Info{Name: b.sb.Name, Kits: []sandbox.Kit{}}
 	es, err := journal.Read(b.sb.Dir())
 	if err != nil {
@@ -120,9 +139,12 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		for _, k := range p.Kits {
 			i.Kits = append(i.Kits, sandbox.Kit(k))
 		}
+		if _, brief := journal.Volatile(es); !brief && !p.LongRunning {
+			i.IdleMs = p.IdleMillis
+		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = display.Left(p, m)
-		i.HostPorts = display.HostPorts(p)
+		i.HostPorts, i.GPUs = display.HostPorts(p), display.GPUs(p)
 		for _, k := range p.Uninstalled {
 			i.Problems = append(i.Problems, uninstalled(k))
 		}
@@ -130,11 +152,14 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 		i.Problems = append(i.Problems, err.Error())
 	}
 
-	s, err := b.ask(ctx, m.PID, patience)
+	s, err := b.ask(ctx, m.PID, until)
 	switch {
 	case err == nil:
 		i.State, i.Phase, i.PID, i.KeeperPID, i.Commands = s.State, s.Phase, s.PID, s.Keeper, s.Commands
 		i.Problems = append(i.Problems, s.Problems...)
+		if i.IdleSince = s.Unused; !i.IdleSince.IsZero() && i.IdleMs > 0 {
+			i.StopsAt = i.IdleSince.Add(time.Duration(i.IdleMs) * time.Millisecond)
+		}
 	case !errors.Is(err, link.ErrNone):
 		i.State = sandbox.Unknown
 		i.Problems = append(i.Problems, "its keeper does not answer; stop ends it")
@@ -158,32 +183,62 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, pati
 }
 
 // ask asks the keeper how the sandbox is, and it what is inside, whose first
-// process is guest. One that does not answer may only be late, and is asked once
-// more: but only where it is seen at work, since one that does nothing would hold
-// up whoever asks.
-func (b *box) ask(ctx context.Context, guest int, patience time.Duration) (s *link.Status, err error) {
-	for range 2 {
-		bound, cancel := context.WithTimeout(ctx, patience)
-		// What is inside gets most of the time: its keeper has to tell of it.
-		s, err = b.keeper().Probe(bound, patience*3/4)
-		cancel()
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			if pid, perr := b.keeper().Process(ctx); perr != nil || held(guest) || held(pid) || !atWork(pid) {
-				return s, err
-			}
-		case err == nil && s.State == sandbox.Unknown:
-			// Who is inside can keep the guest at work for ever, within its
-			// limits, and that is no reason to wait for it.
-			if held(guest) || held(s.Keeper) || !atWork(guest) || !crowded() {
-				return s, err
-			}
-		default:
+// process is guest. One that does not answer may only be late where more is to be done
+// than there are processors for, and is asked once more: but only where it is seen
+// waiting for one, since whoever hangs or spins would hold up whoever asks.
+func (b *box) ask(ctx context.Context, guest int, until patience) (*link.Status, error) {
+	s, err := b.probe(ctx, until.all)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		pid, perr := b.keeper().Process(ctx)
+		if perr != nil || held(guest) || held(pid) || !atWork(pid) || !crowded() {
 			return s, err
 		}
-		patience = statusBound
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		go watch(ctx, pid, guest, func() { cancel(context.DeadlineExceeded) })
+		return b.probe(ctx, until.late)
+	case err == nil && s.State == sandbox.Unknown:
+		// Who is inside can keep the guest at work for ever, within its
+		// limits, and that is no reason to wait for it.
+		if held(guest) || held(s.Keeper) || !atWork(guest) || !crowded() {
+			return s, err
+		}
+		return b.probe(ctx, until.late)
 	}
 	return s, err
+}
+
+// probe asks the keeper once.
+func (b *box) probe(ctx context.Context, until time.Time) (*link.Status, error) {
+	left := max(time.Until(until), leastBound)
+	bound, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	// What is inside gets most of the time: its keeper has to tell of it.
+	return b.keeper().Probe(bound, left*3/4)
+}
+
+// watch calls hopeless when the keeper pid is not late but will not answer: because
+// neither it nor the guest that it asks does anything after what our call made it do, or
+// because it uses more of a processor than an answer takes, many times over. It ends
+// with ctx.
+func watch(ctx context.Context, pid, guest int, hopeless func()) {
+	const (
+		pause  = 10 * time.Millisecond
+		enough = 50 * time.Millisecond
+	)
+	begun, resting := attend.ProcessorTime(pid), 0
+	for resting < 3 && attend.ProcessorTime(pid)-begun < enough {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if resting++; atWork(pid) || atWork(guest) {
+			resting = 0
+		}
+	}
+	hopeless()
 }
 
 // atWork reports whether a thread of a process runs, waits for a processor or for

@@ -2,8 +2,8 @@
 // command that finds a sandbox after a crash knows what to continue and what to
 // clean up.
 //
-// It is one JSON object a line, only ever appended to. The last whole line
-// counts: a line that a crash cut short never happened.
+// It is one JSON object a line, appended to, and rewritten by [Compact] alone. The last
+// whole line counts: a line that a crash cut short never happened.
 package journal
 
 import (

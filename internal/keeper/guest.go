@@ -62,6 +62,11 @@ func (g *machineGuest) Await(ctx context.Context, key string) (int, error) {
 	return exit.Code, err
 }
 
+// Sessions implements [Guest].
+func (g *machineGuest) Sessions(ctx context.Context, told func(n int)) error {
+	return g.client().Sessions(ctx, told)
+}
+
 // identity finds who c runs as. The image's own user is known, also when its
 // accounts do not name it.
 func (g *machineGuest) identity(ctx context.Context, user string) (plan.Identity, error) {

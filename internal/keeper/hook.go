@@ -3,12 +3,8 @@ package keeper
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,10 +13,6 @@ import (
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
-
-// HookLogName is the file of hook runs in a sandbox's state directory, one
-// [sandbox.HookRun] a line.
-const HookLogName = "hooks.jsonl"
 
 // keptOutput is how much of a hook's output is kept: what a build or a package
 // manager says last is what explains its failure.
@@ -49,30 +41,35 @@ func (k *Keeper) runHook(ctx context.Context, h plan.Hook) error {
 	if err != nil {
 		run.Error = err.Error()
 	}
-	return k.logHook(ctx, h, run, err)
+	return k.logHook(ctx, h, run)
 }
 
 // logHook logs how h ended. Its error is a [sandbox.HookError], unless it ended well.
-func (k *Keeper) logHook(ctx context.Context, h plan.Hook, run sandbox.HookRun, err error) error {
-	code := run.ExitCode
+func (k *Keeper) logHook(ctx context.Context, h plan.Hook, run sandbox.HookRun) error {
 	if lerr := appendHookRun(k.Dir, run); lerr != nil {
 		k.log().Error("hook log", "err", lerr)
 	}
-	if err == nil && code == 0 {
+	herr := k.failure(run)
+	if herr == nil {
 		return nil
-	}
-	herr := &sandbox.HookError{Sandbox: k.Plan.Name, Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, ExitCode: code,
-		Output: run.Output}
-	if len(herr.Output) > wireOutput {
-		herr.Output = strings.ToValidUTF8(herr.Output[len(herr.Output)-wireOutput:], "")
-	}
-	if err != nil {
-		herr.Why = err.Error()
 	}
 	if h.Phase == plan.Install && k.Refused != nil {
 		// An install hook that fails most often wants a host that its
 		// Kit did not ask for, and the log goes with the sandbox.
 		herr.Refused = k.Refused(ctx)
+	}
+	return herr
+}
+
+// failure is the error of a run as it is logged; nil if it ended well.
+func (k *Keeper) failure(run sandbox.HookRun) *sandbox.HookError {
+	if run.Error == "" && run.ExitCode == 0 {
+		return nil
+	}
+	herr := &sandbox.HookError{Sandbox: k.Plan.Name, Kit: run.Kit, Phase: run.Phase, Index: run.Index, ExitCode: run.ExitCode,
+		Output: run.Output, Why: run.Error}
+	if len(herr.Output) > wireOutput {
+		herr.Output = strings.ToValidUTF8(herr.Output[len(herr.Output)-wireOutput:], "")
 	}
 	return herr
 }
@@ -95,17 +92,27 @@ func hookKey(h plan.Hook) string {
 	return fmt.Sprintf("hook %d of %x", h.Index, sum[:16])
 }
 
-// overtake waits for the ends of the background hooks of the boot at since whose
-// keeper was killed, and logs them as that one would have. What they printed since
-// is not known.
+// overtake makes the hooks of the boot at since, whose keeper was killed, this one's:
+// those that failed are problems still, and the ends of background hooks are waited
+// for and logged as that one would have. What they printed since is not known.
 func (k *Keeper) overtake(since time.Time) error {
-	runs, err := readHookRuns(k.Dir)
+	runs, err := HookRuns(k.Dir)
 	if err != nil {
 		return err
 	}
+	runs = slices.DeleteFunc(runs, func(r sandbox.HookRun) bool { return r.Phase != string(plan.Runtime) || r.Time.Before(since) })
+	for _, r := range runs {
+		switch err := k.failure(r); {
+		case err == nil:
+		case r.Background:
+			k.backgroundProblem(err)
+		default:
+			k.problem(err)
+		}
+	}
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Runtime || !h.Background || slices.ContainsFunc(runs, func(r sandbox.HookRun) bool {
-			return r.Background && r.Kit == h.Kit && r.Index == h.Index && !r.Time.Before(since)
+			return r.Background && r.Kit == h.Kit && r.Index == h.Index
 		}) {
 			continue
 		}
@@ -127,25 +134,9 @@ func (k *Keeper) overtakeHook(h plan.Hook, since time.Time) {
 	if err != nil {
 		run.Error = err.Error()
 	}
-	if err := k.logHook(ctx, h, run, err); err != nil {
+	if err := k.logHook(ctx, h, run); err != nil {
 		k.backgroundProblem(err)
 	}
-}
-
-// readHookRuns reads what is logged; nothing is not an error, and a line that was cut
-// short is left out.
-func readHookRuns(dir string) (runs []sandbox.HookRun, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, HookLogName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for line := range strings.Lines(string(b)) {
-		var r sandbox.HookRun
-		if json.Unmarshal([]byte(line), &r) == nil {
-			runs = append(runs, r)
-		}
-	}
-	return runs, err
 }
 
 // runBackground runs a hook that the boot does not wait for. It ends with the
@@ -166,20 +157,6 @@ func (k *Keeper) backgroundProblem(err error) {
 	k.mu.Unlock()
 }
 
-func appendHookRun(dir string, run sandbox.HookRun) error {
-	b, err := json.Marshal(run)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, HookLogName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.Write(append(b, '\n'))
-	return err
-}
-
 // HookUser is who a hook runs as: whoever it names, else root while installing
 // and the image's user afterwards.
 func HookUser(h plan.Hook, l plan.Launch) string {
@@ -197,9 +174,11 @@ func HookUser(h plan.Hook, l plan.Launch) string {
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // HookEnv is the environment of a hook: the platform baseline and the names
-// that it declares, with values of the container and of nothing else. HOME is
-// left to the guest, which knows the user that the hook runs as; the rest of
-// the baseline is what a shell sets by itself.
+// that it declares, with values of the container and of nothing else. Not even
+// the variables that lead programs to the boundary's certificates are added:
+// what a hook sees is what its Kit says (lifecycle@1). HOME is left to the guest,
+// which knows the user that the hook runs as; the rest of the baseline is what a
+// shell sets by itself.
 func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
 	have := map[string]string{}
 	for _, kv := range l.Env {
@@ -207,11 +186,14 @@ func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
 		have[name] = value
 	}
 	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, "TERM=dumb"}
-	if p, ok := have["PATH"]; ok && p != "" {
+	if p := have["PATH"]; p != "" {
 		env[0] = "PATH=" + p
 	}
+	if t := have["TERM"]; t != "" {
+		env[2] = "TERM=" + t
+	}
 	set := map[string]bool{"PATH": true, "HOSTNAME": true, "TERM": true}
-	for _, name := range slices.Concat(h.Env, l.Trust) {
+	for _, name := range h.Env {
 		if v, ok := have[name]; ok && !set[name] {
 			set[name] = true
 			env = append(env, name+"="+v)

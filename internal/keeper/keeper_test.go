@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,10 +33,12 @@ type world struct {
 	alive map[string]bool
 	ended map[string]chan struct{}
 
-	run     func(ctx context.Context, c Command, out io.Writer) (int, error)
-	await   func(ctx context.Context, key string) (int, error)
-	prepare func()                            // nil: a host that prepares nothing
-	rules   func() ([]plan.EgressRule, error) // of the keeper
+	run      func(ctx context.Context, c Command, out io.Writer) (int, error)
+	guests   func(ctx context.Context, told func(n int)) error // nil: no sessions
+	await    func(ctx context.Context, key string) (int, error)
+	stopping func()                            // nil: a machine stops at once
+	prepare  func()                            // nil: a host that prepares nothing
+	rules    func() ([]plan.EgressRule, error) // of the keeper
 }
 
 func newWorld() *world { return &world{alive: map[string]bool{}, ended: map[string]chan struct{}{}} }
@@ -88,6 +91,9 @@ func (w *world) Dial(_ context.Context, id string) (net.Conn, error) {
 
 func (w *world) Stop(_ context.Context, id string, grace time.Duration) error {
 	w.note("stop %v", grace)
+	if w.stopping != nil {
+		w.stopping()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.alive[id] {
@@ -148,6 +154,14 @@ func (w *world) Await(ctx context.Context, key string) (int, error) {
 		return w.await(ctx, key)
 	}
 	return 0, kiterr.ErrNotFound
+}
+
+func (w *world) Sessions(ctx context.Context, told func(n int)) error {
+	if w.guests != nil {
+		return w.guests(ctx, told)
+	}
+	told(0)
+	return nil
 }
 
 func (w *world) MakeDir(context.Context, string, plan.Identity) error { return nil }
@@ -732,13 +746,22 @@ func TestTheSocketIsTheOwnersAndMayLieDeep(t *testing.T) {
 }
 
 func TestHookEnvIsTheBaselineAndWhatIsDeclared(t *testing.T) {
-	l := plan.Launch{Env: []string{"A=1", "B=2", "HOME=/image", "PATH=/image/bin", "TERM=image", "EMPTY="}}
-	h := plan.Hook{Env: []string{"A", "MISSING", "EMPTY", "PATH"}}
-	if got := strings.Join(HookEnv(h, l, "box"), " "); got != "PATH=/image/bin HOSTNAME=box TERM=dumb A=1 EMPTY=" {
-		t.Errorf("env: %s", got)
-	}
-	if got := HookEnv(plan.Hook{}, plan.Launch{}, "box")[0]; got != "PATH="+defaultPath {
-		t.Errorf("without an image PATH: %s", got)
+	l := plan.Launch{Env: []string{"A=1", "B=2", "HOME=/image", "PATH=/image/bin", "SSL_CERT_FILE=/store", "PIP_CERT=/store", "TERM=image", "EMPTY="},
+		Trust: []string{"SSL_CERT_FILE", "PIP_CERT"}}
+	for _, c := range []struct {
+		launch   plan.Launch
+		declared []string
+		want     string
+	}{
+		{l, []string{"A", "MISSING", "EMPTY", "PATH"}, "PATH=/image/bin HOSTNAME=box TERM=image A=1 EMPTY="},
+		{l, []string{"TERM", "HOSTNAME", "PIP_CERT", "A", "A"}, "PATH=/image/bin HOSTNAME=box TERM=image PIP_CERT=/store A=1"},
+		{l, nil, "PATH=/image/bin HOSTNAME=box TERM=image"},
+		{plan.Launch{}, []string{"A"}, "PATH=" + defaultPath + " HOSTNAME=box TERM=dumb"},
+		{plan.Launch{Env: []string{"PATH=", "TERM="}}, []string{"TERM"}, "PATH=" + defaultPath + " HOSTNAME=box TERM=dumb"},
+	} {
+		if got := strings.Join(HookEnv(plan.Hook{Env: c.declared}, c.launch, "box"), " "); got != c.want {
+			t.Errorf("a hook that declares %v sees %s; want %s", c.declared, got, c.want)
+		}
 	}
 }
 
@@ -750,5 +773,28 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("gave up waiting for %s", what)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestStatusSaysThatDecisionsAreLost(t *testing.T) {
+	var failing atomic.Pointer[error]
+	k := New(testPlan())
+	k.Unlogged = func() error {
+		if err := failing.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q", s.Problems)
+	}
+	err := error(syscall.ENOSPC)
+	failing.Store(&err)
+	if s := k.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "decisions go unrecorded: no space left") {
+		t.Errorf("problems %q", s.Problems)
+	}
+	failing.Store(nil)
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q after it was mended", s.Problems)
 	}
 }

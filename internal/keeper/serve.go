@@ -64,6 +64,20 @@ func (k *Keeper) handle(c *net.UnixConn) {
 		err := k.reload(ctx)
 		cancel()
 		k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err)})
+	case link.OpOwners:
+		ctx, cancel := context.WithCancel(context.Background())
+		gone := hangup(c)
+		go func() {
+			select {
+			case <-gone:
+			case <-k.ended: // the driver does it once more
+			case <-ctx.Done():
+			}
+			cancel()
+		}()
+		err := k.giveBack(ctx)
+		k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err)})
+		cancel()
 	default:
 		k.answer(c, link.Reply{Error: &link.Failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
 	}
@@ -104,16 +118,7 @@ func (k *Keeper) exec(c *net.UnixConn, r link.Request) {
 	}
 	k.commands++
 	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		k.commands--
-		k.silent()
-		k.mu.Unlock()
-		select {
-		case k.quiet <- struct{}{}:
-		default:
-		}
-	}()
+	defer k.count(-1)
 
 	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 	defer cancel()
@@ -252,11 +257,27 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		<-k.booted
 	}
 	k.mu.Lock()
-	ours := k.state == sandbox.Ready
-	if e.ifIdle && (!ours || k.commands > 0 || e.quiet > 0 && (k.held > 0 || time.Since(k.used) < e.quiet)) {
+	if e.ifIdle && (k.state == stopping || k.state == sandbox.Stopped) {
+		k.mu.Unlock()
+		<-k.ended // for whatever reason it ends: nobody uses it any more
+		return false, nil
+	}
+	if e.ifIdle && !k.idle(e.quiet) {
 		k.mu.Unlock()
 		return true, nil
 	}
+	if e.ifIdle && k.heir {
+		// A command that had its connection of the keeper before and had not
+		// begun when this one asked.
+		k.mu.Unlock()
+		k.inherit()
+		k.mu.Lock()
+		if !k.idle(e.quiet) {
+			k.mu.Unlock()
+			return true, nil
+		}
+	}
+	ours := k.state == sandbox.Ready
 	if ours {
 		k.state = stopping
 	}
@@ -272,6 +293,12 @@ func (k *Keeper) shutdown(e ending) (busy bool, err error) {
 		return false, k.remove(ctx, true)
 	}
 	return false, k.stop(ctx, e.grace, e.reason)
+}
+
+// idle reports whether the sandbox is up and has had no session for at least quiet.
+// The caller holds mu.
+func (k *Keeper) idle(quiet time.Duration) bool {
+	return k.state == sandbox.Ready && k.commands == 0 && (quiet == 0 || k.held == 0 && time.Since(k.used) >= quiet)
 }
 
 // idleGrace is what processes get between TERM and KILL at an idle stop.

@@ -11,7 +11,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
-	"github.com/kitbox-dev/kitbox/internal/kitset/merge"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/internal/store/untar"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -32,18 +31,20 @@ const (
 // judged by: documents always, with the layers that the Kits have, and files where
 // all layers are in the store and small. What should only be is told to notice.
 func judge(ctx context.Context, images *layout.Store, index *ocispec.Index, halves []half, own layerBlob, artifacts []*fetch.Artifact, notice func(string)) error {
-	s := rule.Subject{Index: index, Listed: map[string][]rule.Listed{}}
+	s := rule.Subject{Index: index, Listed: map[string]rule.Lookup{}}
 	for _, a := range artifacts {
+		known := rule.Lookup{Descriptor: string(a.Descriptor)}
 		for _, im := range a.Images {
 			l := rule.Listed{}
 			if a.Root.Digest != im.Descriptor.Digest {
-				l.Platform = layout.PlatformName(merge.Normal(platformOf(im)))
+				l.Platform = layout.PlatformName(platformOf(im))
 			}
 			for _, b := range im.Manifest.Layers {
 				l.Layers = append(l.Layers, b.Digest)
 			}
-			s.Listed[a.Root.Digest.String()] = append(s.Listed[a.Root.Digest.String()], l)
+			known.Images = append(known.Images, l)
 		}
+		s.Listed[a.Root.Digest.String()] = known
 	}
 	var readable []*rule.Image
 	left := int64(maxJudged)

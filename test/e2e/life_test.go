@@ -166,10 +166,15 @@ func TestIdleSandboxesStop(t *testing.T) {
 	ok(t, "run", "-q", "--name", "once", "--exec", plain, "--", "true")
 	stateOf(t, "once", "stopped")
 
+	t.Cleanup(func() { kitbox(t, "rm", "brief") })
 	for i := range 20 {
-		if o := kitbox(t, "run", "--rm", "-q", "--idle-timeout", "1ms", "--exec", plain, "--", "true"); o.Code != 0 {
-			t.Fatalf("run %d: %+v", i, o)
+		if out := ok(t, "run", "-q", "--name", "brief", "--idle-timeout", "1ms", "--exec", plain, "--", "echo", "ran"); out != "ran\n" {
+			t.Fatalf("run %d said %q", i, out)
 		}
+		if out := ok(t, "attach", "brief", "--", "again"); out != "again\n" {
+			t.Fatalf("attach %d said %q", i, out)
+		}
+		ok(t, "rm", "brief")
 	}
 }
 

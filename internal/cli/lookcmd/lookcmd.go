@@ -72,7 +72,8 @@ func Status(e *world.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the state of one sandbox",
-		Long: `Shows the state of one sandbox. Asking neither starts it nor keeps it running.
+		Long: `Shows the state of one sandbox, and when it is stopped if nobody uses it. Asking
+neither starts it nor keeps it running.
 
 States: creating, starting, ready, busy (a command is in flight), stopped,
 orphaned (it runs without its keeper and has no way out; the next command mends
@@ -121,6 +122,12 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	for _, p := range i.HostPorts {
 		line("host port", summary.HostPort(p))
 	}
+	for _, u := range i.GPUs {
+		line("gpu", summary.GPU(u))
+	}
+	if text := idle(i, time.Now()); text != "" {
+		line("idle", text)
+	}
 	line("created", i.Created.Local().Format(time.RFC3339))
 	if i.PID > 0 {
 		line("pid", fmt.Sprintf("%d, keeper %d", i.PID, i.KeeperPID))
@@ -137,6 +144,21 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 		}
 		line("problem", p)
 	}
+}
+
+// idle tells when a sandbox is stopped for want of a session, of one that runs.
+func idle(i sandbox.Info, now time.Time) string {
+	limit := (time.Duration(i.IdleMs) * time.Millisecond).String()
+	switch {
+	case i.PID == 0 || i.State == sandbox.Unknown:
+		return ""
+	case i.IdleMs == 0:
+		return "never stopped for want of a session"
+	case i.StopsAt.IsZero():
+		return "stopped " + limit + " after its last session"
+	}
+	return fmt.Sprintf("for %s, stops in %s at %s unless a session comes", now.Sub(i.IdleSince).Round(time.Second), max(0, i.StopsAt.Sub(now)).Round(time.Second),
+		i.StopsAt.Local().Format(time.RFC3339))
 }
 
 // Inspect makes "kitbox inspect".

@@ -43,6 +43,8 @@ type Agent struct {
 	stopping bool             // guarded by mu
 	terms    map[int]struct{} // guarded by mu: sessions with a terminal
 	kept     []*kept          // guarded by mu: commands that can be awaited, oldest first
+
+	sessions map[chan struct{}]struct{} // guarded by mu: closed at the end of each
 }
 
 func (a *Agent) grace() time.Duration {
@@ -63,6 +65,7 @@ func (a *Agent) Serve(ln net.Listener) error {
 	rand.Read(id[:]) // never fails
 	a.boot = hex.EncodeToString(id[:])
 	a.terms = map[int]struct{}{}
+	a.sessions = map[chan struct{}]struct{}{}
 	a.reaper.start()
 
 	slots := make(chan struct{}, maxConns)
@@ -118,6 +121,9 @@ func (a *Agent) serve(c *protocol.Conn) {
 		return
 	}
 
+	if r.Op == protocol.OpExec && r.Exec != nil && !r.Exec.Stay || r.Op == protocol.OpPack || r.Op == protocol.OpUnpack {
+		defer a.session()()
+	}
 	switch {
 	case r.Op == protocol.OpInfo:
 		_ = a.answer(c, protocol.Answer{Info: &protocol.Info{Processes: countProcesses(), Boot: a.boot}})
@@ -137,6 +143,8 @@ func (a *Agent) serve(c *protocol.Conn) {
 		a.dial(c, r.Dial)
 	case r.Op == protocol.OpAwait && r.Await != nil:
 		a.await(c, r.Await)
+	case r.Op == protocol.OpSessions:
+		a.underWay(c)
 	case r.Op == protocol.OpShutdown && r.Shutdown != nil:
 		a.shutdown(c, r.Shutdown)
 	default:

@@ -40,6 +40,33 @@ func (cl *Client) Info(ctx context.Context) (protocol.Info, error) {
 	return *a.Info, nil
 }
 
+// Sessions asks how many commands and copies are under way that end with their
+// connection, and calls told with their number. It returns when these have ended, at
+// once if there are none, and with an error when the guest hangs up.
+func (cl *Client) Sessions(ctx context.Context, told func(n int)) error {
+	return cl.with(ctx, func(c *protocol.Conn) error {
+		a, err := begin(c, protocol.Request{Op: protocol.OpSessions})
+		if err != nil {
+			return err
+		}
+		if a.Sessions < 0 || a.Sessions > maxSessions {
+			return fmt.Errorf("%w: %d sessions", protocol.ErrProtocol, a.Sessions)
+		}
+		told(a.Sessions)
+		if a.Sessions == 0 {
+			return nil
+		}
+		var end protocol.Answer
+		if err := c.ReadMessage(protocol.KindAnswer, &end); err != nil {
+			return unexpected(err)
+		}
+		return check(&end)
+	})
+}
+
+// maxSessions is more than a guest serves at once.
+const maxSessions = 1 << 16
+
 // Shutdown ends all processes of the machine but the guest: SIGTERM, then
 // SIGKILL after grace. It returns when they are gone. The guest serves no
 // command afterwards.

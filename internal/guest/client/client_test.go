@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -843,6 +844,65 @@ func TestInfoAnswers(t *testing.T) {
 		a, err := cl.Info(within(t))
 		if err != nil || a.Boot == "" || a.Processes < 1 {
 			t.Errorf("%+v, %v", a, err)
+		}
+	})
+}
+
+// What somebody waits for is counted and told at its end; a service that a hook left
+// behind, a question and a file are none of it.
+func TestWhatIsUnderWayIsCountedUntilItEnds(t *testing.T) {
+	both(t, func(t *testing.T, cl *client.Client) {
+		dir := t.TempDir()
+		go_, left := filepath.Join(dir, "go"), filepath.Join(dir, "left")
+		script := func(file string) []string {
+			return []string{"sh", "-c", "until test -e " + file + "; do sleep 0.01; done"}
+		}
+		var ended atomic.Int32
+		begin := func(ctx context.Context, r client.ExecRequest) {
+			r.Env = env
+			started := make(chan struct{})
+			go func() {
+				_, _ = cl.Exec(ctx, r, client.Stdio{Started: func(int) { close(started) }})
+				ended.Add(1)
+			}()
+			<-started
+		}
+		begin(within(t), client.ExecRequest{Argv: script(go_)})
+		begin(within(t), client.ExecRequest{Argv: script(left), Stay: true, Key: "u"})
+		lost, lose := context.WithCancel(within(t))
+		begin(lost, client.ExecRequest{Argv: script(left)})
+
+		told := make(chan int, 1)
+		over := make(chan error, 1)
+		go func() { over <- cl.Sessions(within(t), func(n int) { told <- n }) }()
+		if n := <-told; n != 2 {
+			t.Errorf("%d sessions, want 2", n)
+		}
+		lose()
+		if err := os.WriteFile(go_, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-over; err != nil || ended.Load() < 1 {
+			t.Errorf("told of the end after %d: %v", ended.Load(), err)
+		}
+		if err := cl.Sessions(within(t), func(n int) {
+			if n != 0 {
+				t.Errorf("afterwards: %d", n)
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := os.WriteFile(left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cl.Await(within(t), "u"); err != nil {
+			t.Error(err)
+		}
+		// Who asks and goes away leaves nothing.
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := cl.Sessions(ctx, func(int) {}); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
 		}
 	})
 }

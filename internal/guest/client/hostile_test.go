@@ -337,3 +337,30 @@ func unread(c net.Conn) (n int, err error) {
 	cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	return n, errors.Join(err, cerr)
 }
+
+func TestSessionsOfAGuestThatLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		guest func(c *protocol.Conn)
+		told  int // -1: not at all
+	}{
+		"hangs up":    {func(c *protocol.Conn) {}, -1},
+		"a debt":      {func(c *protocol.Conn) { answer(c, protocol.Answer{Sessions: -1}) }, -1},
+		"a multitude": {func(c *protocol.Conn) { answer(c, protocol.Answer{Sessions: 1 << 30}) }, -1},
+		"no end":      {func(c *protocol.Conn) { answer(c, protocol.Answer{Sessions: 1}) }, 1},
+		"another frame": {func(c *protocol.Conn) {
+			answer(c, protocol.Answer{Sessions: 1})
+			c.Write(protocol.KindOut, []byte("x"))
+		}, 1},
+	} {
+		told := -1
+		err := hostile(t, c.guest).Sessions(short(t), func(n int) { told = n })
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || told != c.told {
+			t.Errorf("%s: told %d, want %d: %v", name, told, c.told, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cl := hostile(t, func(c *protocol.Conn) { answer(c, protocol.Answer{Sessions: 1}); <-t.Context().Done() })
+	if err := cl.Sessions(ctx, func(int) { cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("for ever: %v", err)
+	}
+}

@@ -83,6 +83,7 @@ const (
 	OpUnpack   Op = "unpack"   // write a tree; a tar on KindIn, then a second answer
 	OpDial     Op = "dial"     // connect to a loopback port; KindIn and KindOut
 	OpAwait    Op = "await"    // the end of a command that stays; KindExit
+	OpSessions Op = "sessions" // what is under way for somebody; [Answer.Sessions], then a second answer
 	OpShutdown Op = "shutdown" // end all processes; the answer comes when they are gone
 )
 
@@ -223,10 +224,16 @@ type Answer struct {
 	Version int    `json:"version"`
 	Fault   *Fault `json:"fault,omitempty"`
 
-	Info   *Info     `json:"info,omitempty"`
-	Stat   *FileInfo `json:"stat,omitempty"`
-	PID    int       `json:"pid,omitempty"`    // of a started command, in the machine
-	Passed bool      `json:"passed,omitempty"` // the socket of a Dial came along
+	Info *Info     `json:"info,omitempty"`
+	Stat *FileInfo `json:"stat,omitempty"`
+	PID  int       `json:"pid,omitempty"` // of a started command, in the machine
+
+	// Sessions is how many commands and copies are under way that end with
+	// their connection. Another answer follows when these have ended; none
+	// follows when it is 0.
+	Sessions int `json:"sessions,omitempty"`
+
+	Passed bool `json:"passed,omitempty"` // the socket of a Dial came along
 }
 
 // Info describes the guest.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,7 @@ const (
 	OpPorts  Operation = "ports"  // one reply with the ports; publishes or takes one back first, if the request says so
 	OpWatch  Operation = "watch"  // replies until the boot is over
 	OpRules  Operation = "rules"  // one reply, after the rules recorded now are in force
+	OpOwners Operation = "owners" // one reply, after what was made in mounted directories belongs to their owners
 )
 
 // A Request is what a caller asks, once per connection.
@@ -89,6 +91,7 @@ type Status struct {
 	PID      int           `json:"pid"` // of the guest, 0 before it runs
 	Keeper   int           `json:"keeper"`
 	Commands int           `json:"commands"`
+	Unused   time.Time     `json:"unused,omitzero"` // since when nobody uses it; zero while somebody does
 	Problems []string      `json:"problems,omitempty"`
 }
 

@@ -396,3 +396,35 @@ func TestPushEndsWithItsContext(t *testing.T) {
 		t.Errorf("Push = %v", err)
 	}
 }
+
+// TestAFewIndexesWithMoreWaysThroughThemThanAtoms are imported, loaded, saved and
+// swept like any.
+func TestAFewIndexesWithMoreWaysThroughThemThanAtoms(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	from, s := open(t), open(t)
+	top := image(t, from, "bottom", amd64, nil)
+	for i := range 300 {
+		top = index(t, from, map[string]string{"n": fmt.Sprint(i)}, top, top)
+	}
+	if err := s.Import(ctx, from.Dir(), top); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tag(ctx, top, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, diffs, err := s.Sweep(ctx, nil, 0); err != nil || len(diffs) != 1 || !stored(t, s, top) {
+		t.Errorf("Sweep keeps %v, %v", diffs, err)
+	}
+	if err := s.Save(ctx, []layout.Tag{{Name: "x", Descriptor: top}}, io.Discard); err == nil {
+		t.Error("an index of indexes was saved as an image")
+	} else if ctx.Err() != nil {
+		t.Error(err)
+	}
+	if err := s.Untag(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if freed, _, err := s.Sweep(ctx, nil, 0); err != nil || freed.Count != 303 {
+		t.Errorf("Sweep frees %+v, %v", freed, err)
+	}
+}

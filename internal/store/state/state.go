@@ -296,29 +296,3 @@ func version(data []byte) (int, error) {
 	}
 	return head.Version, nil
 }
-
-// Append adds v as one line to the journal file and returns when it is on disk.
-func (sb *Sandbox) Append(file string, v any) error {
-	line, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		return fmt.Errorf("%s: %w", sb.Path(file), err)
-	}
-	return durable.AppendLine(sb.Path(file), line)
-}
-
-// Journal decodes the journal file, oldest first, into values of type T. A
-// missing journal is empty. A line that does not decode is an error: half a
-// history is worse than none.
-func Journal[T any](sb *Sandbox, file string) ([]T, error) {
-	lines, err := durable.Lines(sb.Path(file))
-	if err != nil {
-		return nil, err
-	}
-	out := make([]T, len(lines))
-	for i, l := range lines {
-		if err := json.Unmarshal(l, &out[i]); err != nil {
-			return nil, fmt.Errorf("%s line %d: %w", sb.Path(file), i+1, err)
-		}
-	}
-	return out, nil
-}
