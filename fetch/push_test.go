@@ -18,15 +18,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -34,11 +31,7 @@ import (
 // strict is a registry that validates what it is sent.
 func strict(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
-	logrus.SetOutput(io.Discard)
-	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-	c.HTTP.Secret = "of the test"
-	c.Catalog.MaxEntries = 10
-	var h http.Handler = handlers.NewApp(t.Context(), c)
+	h := registrytest.Validating(t.Context(), t.TempDir())
 	if wrap != nil {
 		h = wrap(h)
 	}

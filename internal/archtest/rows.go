@@ -156,6 +156,7 @@ var Rows = []Row{
 		Only: []string{"kiterr", "sandbox", "capability", "spec", "spec/expand", "spec/spelling", "spec/surface", "resolve", "fetch", "assemble", "internal/plan", "internal/account", "internal/boundary/rulebook",
 			"internal/handler", "internal/identity", "internal/progress", "internal/rootfs", "internal/store", "internal/trust", "internal/workspace"}},
 	{Pkg: "internal/journal", Why: "a journal knows no sandbox", Only: []string{"internal/store/durable"}},
+	{Pkg: "internal/registry/registrytest", Why: "a registry for tests knows nothing of kitbox"},
 	{Pkg: "internal/registry", Why: "it serves Kits of the store to one sandbox and knows no network",
 		Only: []string{"kiterr", "spec", "spec/annotation", "internal/handover", "internal/authoring", "internal/store/durable", "internal/store/layout", "fetch"}},
 	{Pkg: "internal/publish", Why: "a published port knows a machine's loopback and the host's, nothing else"},

@@ -16,17 +16,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/docker/cli/cli/config"
 	"github.com/google/go-containerregistry/pkg/registry"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/tck/artifact"
 )
 
@@ -50,11 +47,7 @@ func newWatched(t *testing.T, private bool) *watched {
 // alone who say that they take one.
 func newValidating(t *testing.T) *watched {
 	t.Helper()
-	logrus.SetOutput(io.Discard)
-	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-	c.HTTP.Secret = "of the test"
-	c.Catalog.MaxEntries = 10
-	return watch(t, false, handlers.NewApp(t.Context(), c))
+	return watch(t, false, registrytest.Validating(t.Context(), t.TempDir()))
 }
 
 func watch(t *testing.T, private bool, inner http.Handler) *watched {

@@ -21,17 +21,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/kitset"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
@@ -76,13 +73,7 @@ func (c *countingReader) Read(b []byte) (int, error) {
 // registries are a lenient one and one that validates.
 var registries = map[string]func(testing.TB) http.Handler{
 	"lenient": func(testing.TB) http.Handler { return registry.New(registry.Logger(log.New(io.Discard, "", 0))) },
-	"strict": func(t testing.TB) http.Handler {
-		logrus.SetOutput(io.Discard)
-		c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-		c.HTTP.Secret = "of the test"
-		c.Catalog.MaxEntries = 10
-		return handlers.NewApp(t.Context(), c)
-	},
+	"strict":  func(t testing.TB) http.Handler { return registrytest.Validating(t.Context(), t.TempDir()) },
 }
 
 func newHub(t testing.TB, inner http.Handler) *hub {
