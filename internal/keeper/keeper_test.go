@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -474,16 +473,12 @@ func TestAFailedStartupHookIsReportedAndTheSandboxRuns(t *testing.T) {
 		t.Fatalf("exec is not possible any more: %v", err)
 	}
 	session.Close()
-	b, err := os.ReadFile(filepath.Join(dir, HookLogName))
+	runs, err := HookRuns(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := false
-	for line := range strings.Lines(string(b)) {
-		var run sandbox.HookRun
-		if err := json.Unmarshal([]byte(line), &run); err != nil {
-			t.Fatal(err)
-		}
+	for _, run := range runs {
 		if run.Kit == "b" && run.Phase == "runtime" {
 			found = true
 			if run.ExitCode != 32 || !run.Truncated || len(run.Output) != keptOutput || !strings.HasSuffix(run.Output, "the end") {
