@@ -167,15 +167,14 @@ func (l *lookup) descriptor(ctx context.Context, pinned string, m *merge.Member)
 // annotated returns the descriptor that the Kit's documents hold; shown tells
 // whether there was a way to see them. All platforms have one descriptor.
 func (l *lookup) annotated(ctx context.Context, pinned, root string) (text string, shown bool, err error) {
-	if caps := l.c.BuildOpts().LLBCaps; caps.Supports(pb.CapSourceImageBlob) != nil {
-		return "", false, nil
-	}
 	name, _, _ := strings.Cut(pinned, "@")
 	var doc struct {
 		Annotations map[string]string    `json:"annotations"`
 		Manifests   []ocispec.Descriptor `json:"manifests"`
 	}
-	if ok, err := l.document(ctx, name, root, &doc); !ok || err != nil {
+	if err := l.document(ctx, name, root, &doc); errors.Is(err, errNotShown) {
+		return "", false, nil
+	} else if err != nil {
 		return "", false, err
 	}
 	text, _ = annotation.Discover(doc.Annotations, nil)
@@ -184,7 +183,9 @@ func (l *lookup) annotated(ctx context.Context, pinned, root string) (text strin
 			continue
 		}
 		var m ocispec.Manifest
-		if ok, err := l.document(ctx, name, d.Digest.String(), &m); !ok || err != nil {
+		if err := l.document(ctx, name, d.Digest.String(), &m); errors.Is(err, errNotShown) {
+			return "", false, nil
+		} else if err != nil {
 			return "", false, err
 		}
 		each, _ := annotation.Discover(nil, m.Annotations)
@@ -198,12 +199,18 @@ func (l *lookup) annotated(ctx context.Context, pinned, root string) (text strin
 	return text, true, nil
 }
 
+// errNotShown means that a registry does not hand out a document to BuildKit.
+var errNotShown = errors.New("not shown")
+
 // document reads a manifest or index, if the registry answers a request that does
-// not say what it wants.
-func (l *lookup) document(ctx context.Context, name, d string, into any) (ok bool, err error) {
+// not say what it wants, and the BuildKit is one that can make it.
+func (l *lookup) document(ctx context.Context, name, d string, into any) error {
 	const file = "document.json"
 	if digest.Digest(d).Validate() != nil {
-		return false, fmt.Errorf("its index names %q: %w", d, kiterr.ErrRefused)
+		return fmt.Errorf("its index names %q: %w", d, kiterr.ErrRefused)
+	}
+	if caps := l.c.BuildOpts().LLBCaps; caps.Supports(pb.CapSourceImageBlob) != nil {
+		return errNotShown
 	}
 	ref, err := solve(ctx, l.c, llb.ImageBlob(name+"@"+d, llb.Filename(file), llb.WithCustomName("[kit] read "+name+"@"+d)))
 	var b []byte
@@ -213,16 +220,16 @@ func (l *lookup) document(ctx context.Context, name, d string, into any) (ok boo
 	var theirs *Error
 	switch {
 	case ctx.Err() != nil:
-		return false, context.Cause(ctx)
+		return context.Cause(ctx)
 	case errors.As(err, &theirs):
-		return false, err // too large, for example
+		return err // too large, for example
 	case err != nil:
-		return false, nil
+		return errNotShown
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return false, fmt.Errorf("%s is no manifest: %w: %w", d, err, kiterr.ErrRefused)
+		return fmt.Errorf("%s is no manifest: %w: %w", d, err, kiterr.ErrRefused)
 	}
-	return true, nil
+	return nil
 }
 
 // staged returns the staged descriptors in the last layer of the Kit, by stem.

@@ -28,83 +28,98 @@ type image struct {
 	set       *merge.Set
 	artifacts []*fetch.Artifact // as the set lists them
 	members   []merge.Member    // the same
-
-	sources []byte        // the set's own layer
-	diff    digest.Digest // of it, unpacked
+	own       layerBlob         // the set's own layer
 }
 
-// store puts the documents of the image, and its own layer, into images. The
-// root comes last. Faults of the set are told with its place by at.
+// A half is an image for one platform.
+type half struct {
+	config     ocispec.Image
+	configData []byte
+	manifest   ocispec.Manifest
+	data       []byte // of manifest
+	descriptor ocispec.Descriptor
+}
+
+// halves are the images for platforms.
 //
 // Documents are written as BuildKit's exporter does, so that the same set is the
 // same image whichever way it is built.
-func (im image) store(ctx context.Context, images *layout.Store, platforms []ocispec.Platform, at func(error) error) (ocispec.Descriptor, error) {
-	none := ocispec.Descriptor{}
-	type half struct {
-		manifest ocispec.Manifest
-		config   []byte
-	}
+func (im image) halves(platforms []ocispec.Platform) ([]half, error) {
 	halves := make([]half, len(platforms))
 	for i, p := range platforms {
 		var err error
-		if halves[i].manifest, halves[i].config, err = im.platform(p); err != nil {
-			return none, at(err)
+		if halves[i], err = im.platform(p); err != nil {
+			return nil, err
 		}
 	}
-	if _, err := images.PushBytes(ctx, ocispec.MediaTypeImageLayerGzip, im.sources); err != nil {
+	return halves, nil
+}
+
+// store puts the documents of the image, and its own layer, into images, once they
+// have been judged. The root comes last. Faults of the set are told with its place
+// by at.
+func (im image) store(ctx context.Context, images *layout.Store, halves []half, notice func(string), at func(error) error) (ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	root := halves[0].descriptor
+	var index *ocispec.Index
+	var indexData []byte
+	if len(halves) > 1 {
+		index = &ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Annotations: im.set.Annotations}
+		for i := range halves {
+			halves[i].descriptor.Platform = &halves[i].config.Platform
+			index.Manifests = append(index.Manifests, halves[i].descriptor)
+		}
+		var err error
+		if root, indexData, err = document(ocispec.MediaTypeImageIndex, index); err != nil {
+			return none, err
+		}
+	}
+	if err := judge(ctx, images, index, halves, im.own, im.artifacts, notice); err != nil {
+		return none, at(err)
+	}
+	if _, err := images.PushBytes(ctx, ocispec.MediaTypeImageLayerGzip, im.own.data); err != nil {
 		return none, err
 	}
-	var manifests []ocispec.Descriptor
-	for i, p := range platforms {
-		m := halves[i].manifest
-		if _, err := images.PushBytes(ctx, ocispec.MediaTypeImageConfig, halves[i].config); err != nil {
+	for _, h := range halves {
+		if _, err := images.PushBytes(ctx, ocispec.MediaTypeImageConfig, h.configData); err != nil {
 			return none, err
 		}
-		d, err := push(ctx, images, ocispec.MediaTypeImageManifest, m)
-		if err != nil {
+		if _, err := images.PushBytes(ctx, ocispec.MediaTypeImageManifest, h.data); err != nil {
 			return none, err
 		}
-		d.Platform = &p
-		manifests = append(manifests, d)
 	}
-	if len(manifests) == 1 {
-		d := manifests[0]
-		d.Platform = nil
-		return d, nil
+	if index != nil {
+		return images.PushBytes(ctx, root.MediaType, indexData)
 	}
-	return push(ctx, images, ocispec.MediaTypeImageIndex, ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: manifests, Annotations: im.set.Annotations,
-	})
+	return root, nil
 }
 
-func push(ctx context.Context, images *layout.Store, mediaType string, v any) (ocispec.Descriptor, error) {
+// document is v as BuildKit writes it.
+func document(mediaType string, v any) (ocispec.Descriptor, []byte, error) {
 	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	return images.PushBytes(ctx, mediaType, b)
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(b), Size: int64(len(b))}, b, err
 }
 
-// platform is manifest and config for p.
-func (im image) platform(p ocispec.Platform) (ocispec.Manifest, []byte, error) {
-	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: im.set.Annotations}
-	cfg, err := im.set.Config(p)
-	if err != nil {
-		return m, nil, err
+// platform is the image for p.
+func (im image) platform(p ocispec.Platform) (half, error) {
+	h := half{manifest: ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: im.set.Annotations}}
+	var err error
+	if h.config, err = im.set.Config(p); err != nil {
+		return h, err
 	}
-	im.set.Stage(&cfg, im.diff)
-	config, err := merge.Encode(cfg)
-	if err != nil {
-		return m, nil, err
+	im.set.Stage(&h.config, im.own.diff)
+	if h.configData, err = merge.Encode(h.config); err != nil {
+		return h, err
 	}
-	m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))}
+	h.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(h.configData), Size: int64(len(h.configData))}
 	for _, i := range im.set.Order() {
 		for _, blob := range im.artifacts[i].Images[im.members[i].At(p)].Manifest.Layers {
-			m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: lasting(blob.Annotations)})
+			h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: lasting(blob.Annotations)})
 		}
 	}
-	m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(im.sources), Size: int64(len(im.sources))})
-	return m, config, nil
+	h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(im.own.data), Size: int64(len(im.own.data))})
+	h.descriptor, h.data, err = document(ocispec.MediaTypeImageManifest, h.manifest)
+	return h, err
 }
 
 // lasting drops what an exporter noted for itself about how it made a layer.
@@ -158,6 +173,6 @@ func (im *image) stage(dir string, staged []content.Staged) error {
 			return fmt.Errorf("%s: %w", f.At, err)
 		}
 	}
-	im.sources, im.diff, err = im.set.Layer(files)
+	im.own.data, im.own.diff, err = im.set.Layer(files)
 	return err
 }

@@ -87,7 +87,15 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 	if err := im.stage(s.Dir, staged); err != nil {
 		return none, err
 	}
-	return im.store(ctx, images, platforms, at)
+	halves, err := im.halves(platforms)
+	if err != nil {
+		return none, at(err)
+	}
+	// Layers are looked into last, when all documents have been found to go together.
+	if err := apart(ctx, f, src.Stem, own.Kits, artifacts, members); err != nil {
+		return none, at(err)
+	}
+	return im.store(ctx, images, halves, f.Notice, at)
 }
 
 // authored is the set as its author wrote it, with build-phase arguments

@@ -118,6 +118,8 @@ type part struct {
 	config     ocispec.ImageConfig
 	platforms  []string // empty: one manifest for this machine; else an index
 	vary       bool     // say something else for each platform
+	silent     bool     // do not say which layer holds the sources, as other builders
+	bare       bool     // stage none
 }
 
 var host = layout.PlatformName(layout.HostPlatform())
@@ -180,7 +182,7 @@ func keep(t testing.TB, images *layout.Store, p part, ref string) []ocispec.Desc
 		for n, b := range [][]byte{
 			pack(t, "opt/"+p.stem+"/bin", p.stem+name, "bin/"+p.stem, "#!/bin/sh\n"),
 			// What is staged keeps the order that its author wrote keys in.
-			pack(t, strings.TrimPrefix(content.StageRoot, "/")+"/"+p.stem+"/kit.yaml",
+			pack(t, map[bool]string{false: strings.TrimPrefix(content.StageRoot, "/"), true: "opt"}[p.bare]+"/"+p.stem+"/kit.yaml",
 				strings.Replace(annotations[annotation.Descriptor], `{"content":"x","overwrite":false,"path":"/etc/m"}`, `{"path":"/etc/m","content":"x","overwrite":false}`, 1)),
 		} {
 			d, err := images.PushBytes(ctx, ocispec.MediaTypeImageLayer, b)
@@ -190,7 +192,11 @@ func keep(t testing.TB, images *layout.Store, p part, ref string) []ocispec.Desc
 			m.Layers = append(m.Layers, d)
 			all = append(all, d)
 			c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, d.Digest)
-			c.History = append(c.History, ocispec.History{CreatedBy: []string{"RUN make", content.StageNote + p.stem}[n]}, ocispec.History{CreatedBy: "ENV x", EmptyLayer: true})
+			by := []string{"RUN make", content.StageNote + p.stem}[n]
+			if p.silent {
+				by = "RUN make"
+			}
+			c.History = append(c.History, ocispec.History{CreatedBy: by}, ocispec.History{CreatedBy: "ENV x", EmptyLayer: true})
 		}
 		if m.Config, err = images.PushJSON(ctx, ocispec.MediaTypeImageConfig, c); err != nil {
 			t.Fatal(err)
@@ -658,7 +664,7 @@ func TestASetIsOfATimeOrOfNone(t *testing.T) {
 	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
 	dir := h.set(t, "kits: [{ref: HUB/kits/w:1}]\n")
 	f, images := fetcher(t)
-	sets := kitset.Assembler{SourceDateEpoch: "soon"}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox"}, SourceDateEpoch: "soon"}
 	f.Sets = sets.Assemble
 	if _, err := f.Fetch(t.Context(), dir, nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), `SOURCE_DATE_EPOCH="soon"`) || len(blobs(t, images)) > 0 {
 		t.Errorf("a time that is none: %v", err)
@@ -823,17 +829,18 @@ func TestSetsBelowASetWithoutEnd(t *testing.T) {
 		wide = append(wide, put("1", list...))
 	}
 	put("wide", wide...)
-	// As many ways down as there are atoms; each is gone once.
+	// As many ways down as there are atoms; each is gone once. The set is refused for
+	// what it comes to, since its Kit holds nothing.
 	twice := put("2")
 	for i := range 30 {
 		twice = put(fmt.Sprint("twice", i), twice, strings.Replace(twice, ":1\"", ":2\"", 1))
 	}
 	put("loose", `{"ref":"`+host+`/kits/x:1"}`)
-	for tag, want := range map[string]string{"deep39": "more than 32 sets", "wide": "more than 1000 Kits", "twice29": "", "loose": "digest"} {
+	for tag, want := range map[string]string{"deep39": "more than 32 sets", "wide": "more than 1000 Kits", "twice29": "the sources of ", "loose": "digest"} {
 		f, _ := fetcher(t)
 		requests.Store(0)
 		_, err := f.Fetch(t.Context(), hostile.set(t, "kits: [{ref: HUB/kits/k:"+tag+"}]\n"), nil)
-		if want == "" && err != nil || want != "" && (!errors.Is(err, kiterr.ErrRefused) && tag != "loose" || !strings.Contains(err.Error(), want)) || requests.Load() > 100 {
+		if err == nil || !errors.Is(err, kiterr.ErrRefused) && tag != "loose" || !strings.Contains(err.Error(), want) || requests.Load() > 100 {
 			t.Errorf("%s: %v after %d requests, want %q", tag, err, requests.Load(), want)
 		}
 	}
@@ -900,6 +907,72 @@ func TestSetsWithoutEnd(t *testing.T) {
 		if left := blobs(t, images); len(left) > 0 {
 			t.Errorf("left %v", left)
 		}
+	}
+}
+
+// TestKitsOfOtherBuildersKeepTheirSourcesApart: nothing but the layer with them says
+// where they are.
+func TestKitsOfOtherBuildersKeepTheirSourcesApart(t *testing.T) {
+	for name, serve := range registries {
+		h := newHub(t, serve(t))
+		h.publish(t,
+			part{ref: "w:1", descriptor: workload, config: launch},
+			part{ref: "m:2", stem: "kit", silent: true, descriptor: mixin},
+			part{ref: "x:1", stem: "kit", silent: true, descriptor: third},
+			part{ref: "y:1", stem: "team", silent: true, descriptor: third},
+			part{ref: "z:1", stem: "w", silent: true, descriptor: third},
+			part{ref: "v:1", stem: "v", silent: true, descriptor: third})
+		for second, want := range map[string]string{
+			"x:1": h.host + "/kits/m:2 and " + h.host + "/kits/x:1 both keep their sources in " + content.StageRoot + "/kit,",
+			"y:1": "the set itself and " + h.host + "/kits/y:1 both",
+			"z:1": h.host + "/kits/z:1 and " + h.host + "/kits/w:1 both",
+			"v:1": "",
+		} {
+			f, images := fetcher(t)
+			_, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/m:2}, {ref: HUB/kits/"+second+"}, {ref: HUB/kits/w:1}]\n"), nil)
+			if want == "" {
+				if err != nil {
+					t.Errorf("%s: with %s: %v", name, second, err)
+				}
+			} else if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) || len(blobs(t, images)) > 0 {
+				t.Errorf("%s: with %s: %v, want %q; %d blobs", name, second, err, want, len(blobs(t, images)))
+			}
+			f.Policy = fetch.Never
+			if _, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/m:2}, {ref: HUB/kits/w:1}]\n"), nil); !errors.Is(err, kiterr.ErrNotFound) {
+				t.Errorf("%s: without a network: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestASetIsJudgedBeforeItIsStored by the rules for published Kits: files too, where
+// the store has them.
+func TestASetIsJudgedBeforeItIsStored(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch}, part{ref: "x:1", descriptor: third, bare: true, silent: true},
+		part{ref: "path:1", descriptor: third, config: ocispec.ImageConfig{Env: []string{"PATH=/usr/bin:/bin:/opt/x"}}})
+	f, images := fetcher(t)
+	var notes []string
+	f.Notice = func(l string) { notes = append(notes, l) }
+	keep(t, images, part{ref: "m:2", descriptor: mixin}, "kitbox.local/m:2")
+	keep(t, images, part{ref: "x:1", descriptor: third, bare: true}, "kitbox.local/x:1")
+	before := blobs(t, images)
+	_, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: kitbox.local/m:2}, {ref: kitbox.local/x:1}]\n"), nil)
+	if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "the sources of kitbox.local/x:1, which the set lists, are not there") ||
+		!strings.Contains(err.Error(), "[SPEC-v3 §10/merged-set-carries-sources]; kit-tck validate would refuse the image") || !slices.Equal(blobs(t, images), before) {
+		t.Errorf("of Kits in the store: %v", err)
+	}
+	// Nothing is fetched to look at.
+	h.reset()
+	if _, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/w:1}, {ref: kitbox.local/m:2}]\n"), nil); err != nil || h.moved > 0 {
+		t.Errorf("of Kits here and there: %v, %d bytes", err, h.moved)
+	}
+	// What only should be is told.
+	notes = nil
+	if _, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/path:1}]\n"), nil); err != nil || !slices.ContainsFunc(notes, func(n string) bool {
+		return strings.HasPrefix(n, "warning: config.Env: PATH is ") && strings.HasSuffix(n, "[SPEC-v3 §10/mixin-config-delta]")
+	}) {
+		t.Errorf("of a mixin with a base's PATH: %v, %q", err, notes)
 	}
 }
 

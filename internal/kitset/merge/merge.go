@@ -138,7 +138,7 @@ func Of(s Source, members []Member, o annotation.Options) (*Set, error) {
 	if err := once(members); err != nil {
 		return nil, err
 	}
-	if err := separateStems(s.Stem, members); err != nil {
+	if err := Apart(s.Stem, members); err != nil {
 		return nil, err
 	}
 	var kits []resolve.Kit
@@ -216,10 +216,10 @@ func key(ref string) string {
 	return img.Key()
 }
 
-// separateStems refuses sources that would be staged over each other, as far as
+// Apart refuses sources that would be staged over each other, as far as
 // it is known where they are: a merged Kit carries those of every Kit it lists
-// (§10).
-func separateStems(own string, members []Member) error {
+// (§10). [Of] asks it of what it is given.
+func Apart(own string, members []Member) error {
 	owner := map[string]string{own: "the set itself"}
 	for i, m := range members {
 		for _, stem := range m.stems() {

@@ -40,32 +40,41 @@ const (
 // compression. More than limit bytes of tar are refused: a small blob can hold
 // any number of zeros.
 func newStream(ctx context.Context, blob io.Reader, limit int64) (*stream, error) {
-	br := bufio.NewReaderSize(blob, 64<<10)
-	magic, err := br.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) {
+	r, closer, err := Decompress(blob)
+	if err != nil {
 		return nil, err
-	}
-	var r io.Reader = br
-	closer := func() {}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return nil, err
-		}
-		r, closer = z, func() { z.Close() }
-	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		// The window bounds memory: a frame may ask for gigabytes.
-		z, err := zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, err
-		}
-		r, closer = z, z.Close
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &stream{chunks: make(chan []byte, 4), free: make(chan []byte, maxChunks), stop: stop, sum: sha256.New(), close: closer}
 	go s.pump(ctx, r, limit)
 	return s, nil
+}
+
+// Decompress returns the tar in blob, which is plain or compressed with gzip or
+// zstd, by its magic bytes, and what to call when it is not read any more. The
+// tar may have no end.
+func Decompress(blob io.Reader) (tar io.Reader, done func(), err error) {
+	br := bufio.NewReaderSize(blob, 64<<10)
+	magic, err := br.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(br)
+		if err != nil {
+			return nil, nil, err
+		}
+		return z, func() { z.Close() }, nil
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		// The window bounds memory: a frame may ask for gigabytes.
+		z, err := zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return nil, nil, err
+		}
+		return z, z.Close, nil
+	}
+	return br, func() {}, nil
 }
 
 // pump is the goroutine: it ends at the end of r, at an error, or when stopped.
