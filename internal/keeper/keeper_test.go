@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -473,16 +472,12 @@ func TestAFailedStartupHookIsReportedAndTheSandboxRuns(t *testing.T) {
 		t.Fatalf("exec is not possible any more: %v", err)
 	}
 	session.Close()
-	b, err := os.ReadFile(filepath.Join(dir, HookLogName))
+	runs, err := HookRuns(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := false
-	for line := range strings.Lines(string(b)) {
-		var run sandbox.HookRun
-		if err := json.Unmarshal([]byte(line), &run); err != nil {
-			t.Fatal(err)
-		}
+	for _, run := range runs {
 		if run.Kit == "b" && run.Phase == "runtime" {
 			found = true
 			if run.ExitCode != 32 || !run.Truncated || len(run.Output) != keptOutput || !strings.HasSuffix(run.Output, "the end") {
@@ -763,5 +758,37 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("gave up waiting for %s", what)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// A keeper can be killed before it came to begin a background hook of its boot.
+func TestABackgroundHookThatWasNeverBegunIsBegun(t *testing.T) {
+	w, dir, p := newWorld(), t.TempDir(), testPlan()
+	p.Hooks = []plan.Hook{
+		{Kit: "a", Index: 0, Phase: plan.Runtime, Argv: []string{"lost"}, Background: true},
+		{Kit: "a", Index: 1, Phase: plan.Runtime, Argv: []string{"alive"}, Background: true},
+		{Kit: "a", Index: 2, Phase: plan.Runtime, Argv: []string{"blocking"}},
+	}
+	w.await = func(ctx context.Context, key string) (int, error) {
+		if key == hookKey(p.Hooks[1]) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return 0, kiterr.ErrNotFound
+	}
+	orphaned(t, w, dir)
+	x := w.live(t, dir, p, false, nil)
+	<-x.k.Booted()
+	for ctx := bounded(t); ; time.Sleep(5 * time.Millisecond) {
+		if runs, err := HookRuns(dir); err != nil || ctx.Err() != nil {
+			t.Fatalf("%d runs, %v", len(runs), err)
+		} else if len(runs) == 1 && runs[0].Index == 0 {
+			break
+		}
+	}
+	if h := w.history(); slices.ContainsFunc(h, func(s string) bool {
+		return strings.HasPrefix(s, "hook alive") || strings.HasPrefix(s, "hook blocking")
+	}) {
+		t.Errorf("history: %v", h)
 	}
 }
