@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 export CGO_ENABLED ?= 0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION := $(shell git rev-parse HEAD 2>/dev/null)
-LDFLAGS := -s -w -X github.com/kitbox-dev/kitbox/internal/app.Version=$(VERSION) -X main.version=$(VERSION) -X main.revision=$(REVISION) \
+LDFLAGS := -s -w -X github.com/kitbox-dev/kitbox/internal/app.Version=$(VERSION) -X github.com/kitbox-dev/kitbox/internal/app.Revision=$(REVISION) -X main.version=$(VERSION) -X main.revision=$(REVISION) \
 	-X github.com/kitbox-dev/kitbox/tck.Version=$(VERSION) -X github.com/kitbox-dev/kitbox/tck.Revision=$(REVISION)
 COMMANDS := kitbox kit-engine kit-guest kit-builder kit-tck
 SOURCES := $(shell find . -name '*.go' -not -name '*_test.go' -not -path './bin/*') go.mod go.sum

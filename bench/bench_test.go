@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,8 +72,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("publishing moves layers: %+v", l)
 		}
 	}
-	if compared != 19 || judged != 21 {
-		t.Errorf("%d comparisons and %d verdicts, want 19 and 21", compared, judged)
+	if compared != 22 || judged != 23 {
+		t.Errorf("%d comparisons and %d verdicts, want 22 and 23", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
@@ -134,5 +135,57 @@ func TestVerdictFollowsTheBar(t *testing.T) {
 	r := &report{lines: []line{{ok: pass}, {ok: fail}, {}}}
 	if r.missed() != 1 {
 		t.Errorf("%d missed, want 1", r.missed())
+	}
+}
+
+// Nothing would pass any bar.
+func TestKernelMemoryThatNobodySaysIsAnError(t *testing.T) {
+	root := t.TempDir()
+	const groups = "9:memory:/a\n8:pids:/a\n0::/b\n"
+	if n, err := kernelMemoryOf(groups, root); err == nil || !strings.Contains(err.Error(), "memory.stat") {
+		t.Errorf("without a file: %d, %v", n, err)
+	}
+	put := func(file, content string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(root+"/b/memory.stat", "anon 5\n")
+	if n, err := kernelMemoryOf(groups, root); err == nil {
+		t.Errorf("without the word: %d", n)
+	}
+	put(root+"/b/memory.stat", "anon 5\nkernel 4096\nkernel_stack 7\n")
+	if n, err := kernelMemoryOf(groups, root); n != 4096 || err != nil {
+		t.Errorf("unified: %d, %v", n, err)
+	}
+	put(root+"/memory/a/memory.kmem.usage_in_bytes", "8192\n")
+	if n, err := kernelMemoryOf(groups, root); n != 8192 || err != nil {
+		t.Errorf("of its own tree: %d, %v", n, err)
+	}
+}
+
+func TestATailMissesABar(t *testing.T) {
+	even, one := series{{wall: 10}, {wall: 10}}, series{{wall: 10}, {wall: 10}}
+	if l := tailed(compared("x", "y", even, one, 1, 0), even); l.ok != pass {
+		t.Errorf("%+v", l)
+	}
+	long := series{{wall: 10}, {wall: 10}, {wall: 31}}
+	if l := tailed(compared("x", "y", long, series{{wall: 10}, {wall: 10}, {wall: 31}}, 1, 0), long); l.ok != fail || !strings.Contains(l.bar, "3.1×") {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestHearingNothingIsAnError(t *testing.T) {
+	for _, script := range []string{"true", "echo up; exit 3", "echo other", "printf u"} {
+		cmd := exec.Command("sh", "-c", script)
+		if _, err := hear(cmd, cmd.Run); err == nil {
+			t.Errorf("%q is taken for an answer", script)
+		}
+	}
+	cmd := exec.Command("sh", "-c", "sleep 0.05; echo up")
+	begun := time.Now()
+	if said, err := hear(cmd, cmd.Run); err != nil || said.Sub(begun) < 50*time.Millisecond {
+		t.Errorf("%v, %v", said.Sub(begun), err)
 	}
 }

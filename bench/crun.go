@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -38,8 +39,12 @@ func newCrun(dir string, layers []string) (*crun, error) {
 	return &crun{program, dir, layers, th}, nil
 }
 
+func (c *crun) command(args ...string) *exec.Cmd {
+	return exec.Command(c.program, append([]string{"--root", filepath.Join(c.dir, "state"), "--cgroup-manager=cgroupfs"}, args...)...)
+}
+
 func (c *crun) call(args ...string) error {
-	cmd := exec.Command(c.program, append([]string{"--root", filepath.Join(c.dir, "state"), "--cgroup-manager=cgroupfs"}, args...)...)
+	cmd := c.command(args...)
 	// A pipe would be kept open by the container.
 	out, err := os.CreateTemp(c.dir, "out")
 	if err != nil {
@@ -91,6 +96,16 @@ func (c *crun) again(id string) error {
 }
 
 func (c *crun) exec(id string) error { return c.call("exec", id, command) }
+
+// firstByte runs what says something in the container, and returns when it did.
+func (c *crun) firstByte(id string) (time.Time, error) {
+	cmd := c.command(append([]string{"exec", id}, says...)...)
+	said, err := hear(cmd, func() error { return c.thread.run(cmd) })
+	if err != nil {
+		return said, fmt.Errorf("crun exec: %w", err)
+	}
+	return said, nil
+}
 
 // remove ends the container and takes back all that create made.
 func (c *crun) remove(id string) error {

@@ -13,9 +13,10 @@ import (
 
 // What many sandboxes at once are judged by.
 const (
-	listBar  = time.Second
-	makers   = 4 // at a time
-	listings = 5
+	listBar   = time.Second
+	fleetSize = 300
+	makers    = 4 // at a time
+	listings  = 5
 )
 
 // fleet has many sandboxes at once and lists them.

@@ -89,14 +89,20 @@ func footprintOf(pid int) (footprint, error) {
 	return fp, nil
 }
 
-// kernelMemory is what the kernel holds for the group that pid is in, or 0 where
-// that cannot be read.
+// kernelMemory is what the kernel holds for the group that pid is in.
 func kernelMemory(pid int) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return 0, err
 	}
-	for l := range strings.Lines(string(b)) {
+	return kernelMemoryOf(string(groups), "/sys/fs/cgroup")
+}
+
+// kernelMemoryOf looks in the trees below root for what groups, as of /proc, hold. A
+// kernel that does not say is an error: nothing would pass any bar.
+func kernelMemoryOf(groups, root string) (int64, error) {
+	var looked []string
+	for l := range strings.Lines(groups) {
 		p := strings.SplitN(strings.TrimSpace(l), ":", 3)
 		if len(p) != 3 {
 			continue
@@ -104,12 +110,13 @@ func kernelMemory(pid int) (int64, error) {
 		file, key := "", ""
 		switch p[1] {
 		case "memory":
-			file = filepath.Join("/sys/fs/cgroup/memory", p[2], "memory.kmem.usage_in_bytes")
+			file = filepath.Join(root, "memory", p[2], "memory.kmem.usage_in_bytes")
 		case "":
-			file, key = filepath.Join("/sys/fs/cgroup", p[2], "memory.stat"), "kernel "
+			file, key = filepath.Join(root, p[2], "memory.stat"), "kernel "
 		default:
 			continue
 		}
+		looked = append(looked, file)
 		b, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -123,7 +130,7 @@ func kernelMemory(pid int) (int64, error) {
 			}
 		}
 	}
-	return 0, nil
+	return 0, fmt.Errorf("kernel memory of the sandbox: none of %q says it", looked)
 }
 
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

@@ -21,8 +21,6 @@ import (
 // The bars, in crun's time, and what is aimed at later.
 const (
 	driverBar           = 0.5
-	runBar              = 1
-	runTail             = 3 // 99th percentile, in medians
 	engineBar           = 0.3
 	execBar             = 1
 	againBar            = 1
@@ -65,8 +63,8 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 		return err
 	}
 
-	var driver, whole, engine, process, version, again series
-	var peerStart, peerWhole, peerExec, nothing, peerAgain series
+	var driver, engine, process, version, again, graceful series
+	var peerStart, peerExec, nothing, peerAgain series
 	for i := range o.rounds {
 		id := fmt.Sprintf("bench%d-%d", os.Getpid(), i)
 		steps := []func() error{
@@ -104,18 +102,8 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 					return err
 				}
 				peerAgain = append(peerAgain, second)
-				down, err := w.time(func() error { return peer.remove(id) })
-				if err != nil {
-					return err
-				}
-				peerStart, peerWhole, peerExec = append(peerStart, up), append(peerWhole, up.plus(down)), append(peerExec, further.middle())
-				return nil
-			},
-			func() error { // the program's whole life
-				s, err := w.time(func() error {
-					return f.kitbox("run", "--rm", "--exec", workloadRef, "--kit", mixinRef, "--", "true")
-				})
-				whole = append(whole, s)
+				peerStart, peerExec = append(peerStart, up), append(peerExec, further.middle())
+				_, err = w.time(func() error { return peer.remove(id) })
 				return err
 			},
 			func() error { // the end and the next start of one that stays
@@ -126,6 +114,19 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 					return f.kitbox("start", "-q", twice)
 				})
 				again = append(again, s)
+				return err
+			},
+			func() error { // the same as people do it, with a process that ends when it is asked to
+				if _, err := w.keep(func() error { return f.kitbox("exec", "-d", twice, "--", "sleep", "1000000") }); err != nil {
+					return err
+				}
+				s, err := w.keep(func() error {
+					if err := f.kitbox("stop", "-q", twice); err != nil {
+						return err
+					}
+					return f.kitbox("start", "-q", twice)
+				})
+				graceful = append(graceful, s)
 				return err
 			},
 			func() error { // further commands
@@ -167,12 +168,8 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 		}
 	}
 	r.add(compared("driver alone: create, start, first exec", "crun create, start, exec", driver, peerStart, driverBar, 0))
-	l := compared("`kitbox run --rm --exec KIT --kit KIT2 -- true`, boundary and 3 hooks", "crun create, start, exec, delete", whole, peerWhole, runBar, 0)
-	tail := float64(quantile(whole.walls(), 0.99)) / float64(median(whole.walls()))
-	l.bar += fmt.Sprintf(", p99 ≤ %d× p50 (%.1f×)", runTail, tail)
-	l.ok = verdict(l.ok == pass && tail <= runTail)
-	r.add(l)
 	r.add(compared("`kitbox stop --grace 0s` and `kitbox start`, boundary and 2 hooks", "crun delete --force, create, start", again, peerAgain, againBar, 0))
+	r.add(compared("`kitbox stop` with its 10 s of grace, a process that ends on TERM, and `kitbox start`", "crun delete --force, create, start", graceful, peerAgain, againBar, 0))
 	r.add(compared("further exec through the engine, in process", "crun exec", engine, peerExec, engineBar, 0))
 	r.add(compared("further exec as a `kitbox exec` process", "crun exec", process, peerExec, execBar, 0))
 	v := compared("`kitbox version`", "`true`", version, nothing, 0, 0)

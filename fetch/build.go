@@ -124,7 +124,7 @@ type maker struct {
 
 // setsVersion is the identity of what assembles sets. Change it when that makes
 // something else of the same Kits.
-const setsVersion = "kitbox sets 1"
+const setsVersion = "kitbox sets 2"
 
 func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, doc *spec.Document, args map[string]string) (maker, error) {
 	if f.Sets != nil && doc != nil && (doc.Kind == spec.KindSet || len(doc.Kits) > 0) {
@@ -138,6 +138,9 @@ func (f *Fetcher) maker(ctx context.Context, images *layout.Store, src source, d
 		return maker{}, err
 	}
 	id, err := f.builderIdentity(builder)
+	// What steps can reach decides what they make, and another BuildKit may make
+	// something else of them.
+	id += " network " + cmp.Or(f.BuildNetwork, "none") + " at " + f.Address
 	if len(f.Platforms) > 1 {
 		id = f.platforms(id) // one is part of the key
 	}
@@ -239,7 +242,7 @@ func (f *Fetcher) lockBuild(ctx context.Context, dir, key, ref string) (*durable
 // peek decodes the descriptor of src. One that cannot be is nil: the builder has
 // the diagnosis.
 func peek(src source) *spec.Document {
-	text, err := os.ReadFile(filepath.Join(src.dir, src.file))
+	text, err := src.text()
 	if err != nil {
 		return nil
 	}

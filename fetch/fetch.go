@@ -54,7 +54,7 @@ type Fetcher struct {
 	Policy Policy
 
 	// Sets assembles a directory that holds a set. Nil leaves it to the
-	// builder, which refuses it.
+	// builder, which knows no Kits of the store.
 	Sets func(ctx context.Context, f *Fetcher, images *layout.Store, s SetSource) (ocispec.Descriptor, error)
 
 	// Platforms are those that a directory is built for. Empty means Platform

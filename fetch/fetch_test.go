@@ -139,6 +139,16 @@ const (
 	recipe     = "ARG KIT_BASE=kitbox.local/base:1\nFROM ${KIT_BASE}\nCOPY . /\n"
 )
 
+// contentFiles are beside the recipe, and builders read them past its ignore file.
+const contentFiles = `capabilities:
+  - type: com.docker.sandbox/agent-context@1
+    config: {contentFile: docs/guide.md}
+  - group:
+      capabilities:
+        - type: com.docker.sandbox/agent-context@1
+          config: {directory: /home/agent/.x, filename: X.md, contentFile: docs/way/link.md}
+`
+
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	home := t.TempDir()
@@ -181,6 +191,25 @@ func (f *fixture) get(args map[string]string) *fetch.Kit {
 		f.t.Fatal(err)
 	}
 	return kit
+}
+
+// TestAKitIsWhatItsNetworkAndBuilderMadeOfIt: steps that reached this machine's
+// network may have made something that those without one would not.
+func TestAKitIsWhatItsNetworkAndBuilderMadeOfIt(t *testing.T) {
+	f := setup(t)
+	for i, c := range []struct {
+		network, address string
+		again            bool // was built before
+	}{
+		{"host", "", false}, {"none", "", false}, {"", "", true}, {"host", "", true}, {"public", "", false},
+		{"none", "unix:///other.sock", false}, {"", "tcp://other:1", false}, {"none", "unix:///other.sock", true}, {"none", "", true},
+	} {
+		f.BuildNetwork, f.Address = c.network, c.address
+		before := f.builds()
+		if kit := f.get(nil); kit.Built == c.again || f.builds()-before != map[bool]int{false: 1}[c.again] {
+			t.Errorf("%d: %+v: built %v, by %d builds", i, c, kit.Built, f.builds()-before)
+		}
+	}
 }
 
 func TestADirectoryIsBuiltOnce(t *testing.T) {
@@ -233,8 +262,8 @@ func TestWarningsOfABuildAreTold(t *testing.T) {
 // TestAnUnchangedKitNeedsNoBuilder asks for one that can be found and not run.
 func TestAnUnchangedKitNeedsNoBuilder(t *testing.T) {
 	f := setup(t)
-	first := f.get(nil)
 	f.Address = "tcp://127.0.0.1:1"
+	first := f.get(nil)
 	if err := os.Chmod(f.Builder, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -326,6 +355,35 @@ func TestEveryChangeOfTheSourcesRebuilds(t *testing.T) {
 			return nil
 		}, 1},
 		{"that recipe, ignored", func() error { f.write("build/Recipe", "FROM scratch\nRUN x\n"); return nil }, 1},
+		{"a recipe elsewhere, in one line", func() error {
+			f.write("other/Recipe", "FROM scratch\n")
+			f.write("other/Recipe.dockerignore", "*\n")
+			f.write("hello.dockerfile.dockerignore", "*\n")
+			f.write("hello.yaml", "{\nschemaVersion: \"3\", kind: workload, dockerfile: other/Recipe}\n")
+			return nil
+		}, 1},
+		{"that recipe, ignored, too", func() error { f.write("other/Recipe", "FROM scratch\nRUN x\n"); return nil }, 1},
+		{"content files that are ignored", func() error {
+			f.write("docs/guide.md", "one")
+			f.write("docs/real/other.md", "one")
+			f.write("hello.yaml", descriptor+contentFiles)
+			return errors.Join(os.Symlink("/docs/real", filepath.Join(f.dir, "docs/way")), os.Symlink("other.md", filepath.Join(f.dir, "docs/real/link.md")))
+		}, 1},
+		{"one of them", func() error { f.write("docs/guide.md", "two"); return nil }, 1},
+		{"one of a group, behind symlinks", func() error { f.write("docs/real/other.md", "two"); return nil }, 1},
+		{"their neighbour", func() error { f.write("docs/real/none.md", "two"); return nil }, 0},
+		{"a recipe behind a symlink", func() error {
+			f.write("docs/recipe", recipe)
+			p := filepath.Join(f.dir, "hello.dockerfile")
+			return errors.Join(os.Remove(p), os.Symlink("docs/recipe", p))
+		}, 1},
+		{"what the symlink leads to", func() error { f.write("docs/recipe", recipe+"# more\n"); return nil }, 1},
+		{"a recipe in the descriptor", func() error {
+			f.write(".dockerignore", "docs\n")
+			f.write("hello.yaml", descriptor+"build: |\n  FROM scratch\n  COPY . /\n")
+			return nil
+		}, 1},
+		{"a file that only the ignore file of a recipe hid", func() error { f.write("data/file", "seen once more"); return nil }, 1},
 	} {
 		if err := c.change(); err != nil {
 			t.Fatal(c.what, err)
@@ -337,6 +395,46 @@ func TestEveryChangeOfTheSourcesRebuilds(t *testing.T) {
 		}
 		if kit := f.get(args); kit.Built {
 			t.Errorf("%s: built again at once", c.what)
+		}
+	}
+}
+
+// TestAContentFileOfASetCountsUnderItsExpandedName although the set's ignore file
+// hides it.
+func TestAContentFileOfASetCountsUnderItsExpandedName(t *testing.T) {
+	f := setup(t)
+	built := 0
+	f.Sets = func(_ context.Context, _ *fetch.Fetcher, images *layout.Store, _ fetch.SetSource) (ocispec.Descriptor, error) {
+		built++
+		return kitImage(t, images, "set"), nil
+	}
+	f.write("hello.yaml", `schemaVersion: "3"
+kind: set
+kits: [{ref: registry.example/x:1}]
+args: {which: {default: one, buildArg: WHICH}}
+capabilities:
+  - type: com.docker.sandbox/agent-context@1
+    config: {contentFile: "docs/${{ kit.args.which }}.md"}
+`)
+	f.write(".dockerignore", "docs\n")
+	f.write("docs/one.md", "text")
+	f.write("docs/two.md", "text")
+	for _, c := range []struct {
+		file, text string
+		args       map[string]string
+		want       int
+	}{
+		{"docs/one.md", "text", nil, 1},
+		{"docs/one.md", "other", nil, 1},
+		{"docs/two.md", "other", nil, 0},
+		{"docs/two.md", "other", map[string]string{"which": "two"}, 1},
+		{"docs/two.md", "another", map[string]string{"which": "two"}, 1},
+		{"docs/one.md", "another", map[string]string{"which": "two"}, 0},
+	} {
+		f.write(c.file, c.text)
+		built = 0
+		if f.get(c.args); built != c.want {
+			t.Errorf("%s, now %q, with %v: assembled %d times, want %d", c.file, c.text, c.args, built, c.want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
 
@@ -88,26 +89,36 @@ func (f *Fetcher) Push(ctx context.Context, ref, target string) (digest.Digest, 
 }
 
 // publishable refuses a set that nobody else could resolve, and a name that is in
-// the set that would get it.
+// the set that would get it, or below a set in it.
 func (f *Fetcher) publishable(ctx context.Context, images *layout.Store, root ocispec.Descriptor, ref, target string) error {
-	descriptor, err := layout.ReadAnnotation(ctx, images, root, f.platform(), Annotation)
+	descriptors, err := layout.ReadAnnotations(ctx, images, root, Annotation)
+	if errors.Is(err, kiterr.ErrNotFound) {
+		return nil // what the store lacks is said below, in its place
+	}
 	if err != nil {
-		return nil //nolint:nilerr // what the store lacks is said below, in its place
+		return fmt.Errorf("image %s: %w", ref, err)
 	}
 	name, err := constraint.ParseImage(target)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, kiterr.ErrRefused)
 	}
-	for _, k := range listed(descriptor) {
-		img, err := constraint.ParseImage(k)
+	var kits []Listed
+	for _, d := range descriptors { // not each is that of this machine's platform
+		kits = append(kits, listed(d)...)
+	}
+	for _, k := range kits {
+		img, err := constraint.ParseImage(k.Ref)
 		switch {
 		case err != nil:
-			return fmt.Errorf("set %s lists %q: %w: %w", ref, k, err, kiterr.ErrRefused)
+			return fmt.Errorf("set %s lists %q: %w: %w", ref, k.Ref, err, kiterr.ErrRefused)
 		case strings.HasPrefix(img.Repository, LocalDomain+"/"):
-			return fmt.Errorf("set %s lists %s, which only this machine has: push that, list the name it has then, and build the set again [SPEC-v3 §3.4/kit-published-reference]: %w", ref, k, kiterr.ErrRefused)
+			return fmt.Errorf("set %s lists %s, which only this machine has: push that, list the name it has then, and build the set again [SPEC-v3 §3.4/kit-published-reference]: %w", ref, k.Ref, kiterr.ErrRefused)
 		case img.Key() == name.Key():
-			return fmt.Errorf("set %s lists %s, so that %s would be in itself: push it under another name: %w", ref, k, target, kiterr.ErrRefused)
+			return fmt.Errorf("set %s lists %s, so that %s would be in itself: push it under another name: %w", ref, k.Ref, target, kiterr.ErrRefused)
 		}
+	}
+	if err := f.Acyclic(ctx, target, kits); err != nil {
+		return fmt.Errorf("pushing %s: %w", ref, err)
 	}
 	return nil
 }
@@ -188,18 +199,45 @@ func (p *pusher) blob(ctx context.Context, d ocispec.Descriptor, from []registry
 		if ok, err := there.Blobs().Exists(ctx, d); err != nil || !ok {
 			continue // no right to look is no reason to give up
 		}
-		return p.repo.Mount(ctx, d, o.Repository, func() (io.ReadCloser, error) { return p.content(ctx, d, there) })
+		return p.mount(ctx, d, there)
 	}
 	p.f.note("pushing %s (%.1f MB)", d.Digest, float64(d.Size)/1e6)
+	send := func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) }
 	rc, err := p.images.Fetch(ctx, d)
 	if errors.Is(err, kiterr.ErrNotFound) {
-		return p.f.fromOrigins(ctx, d, from, func(r io.Reader) error { return p.repo.Blobs().Push(ctx, d, r) })
+		return p.f.fromOrigins(ctx, d, from, func(r io.Reader, at string) error { return verified(r, d, at, send) })
 	}
 	if err != nil {
 		return err
 	}
 	defer rc.Close()
-	return p.repo.Blobs().Push(ctx, d, rc)
+	return verified(rc, d, "the local store", send)
+}
+
+// mount lets the registry take a blob over from its repository there. One that
+// does not do that is sent it.
+func (p *pusher) mount(ctx context.Context, d ocispec.Descriptor, there *remote.Repository) error {
+	var sent *verifier
+	err := p.repo.Mount(ctx, d, there.Reference.Repository, func() (io.ReadCloser, error) {
+		rc, err := p.content(ctx, d, there)
+		if err != nil {
+			return nil, err
+		}
+		if sent, err = newVerifier(rc, d, there.Reference.Registry+"/"+there.Reference.Repository); err != nil {
+			rc.Close()
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{sent, rc}, nil
+	})
+	if sent != nil {
+		if wrong := sent.wrong(); wrong != nil {
+			return wrong
+		}
+	}
+	return err
 }
 
 // content opens a blob in the store, else there.
@@ -212,15 +250,16 @@ func (p *pusher) content(ctx context.Context, d ocispec.Descriptor, there *remot
 }
 
 // fromOrigins reads a blob that the store lacks from the first of the
-// repositories that has it.
-func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(io.Reader) error) error {
+// repositories that has it. Use is told which one that is, and verifies what it
+// gets.
+func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []registry.Reference, use func(r io.Reader, at string) error) error {
 	err := fmt.Errorf("blob %s: %w in the local store", d.Digest, kiterr.ErrNotFound)
 	for _, o := range from {
 		where, serr := f.sites(o)
 		if serr != nil {
 			return serr
 		}
-		berr := blob(ctx, where, d, use)
+		berr := blob(ctx, where, d, func(r io.Reader) error { return use(r, o.String()) })
 		if berr == nil || ctx.Err() != nil {
 			return berr
 		}
@@ -229,20 +268,25 @@ func (f *Fetcher) fromOrigins(ctx context.Context, d ocispec.Descriptor, from []
 	return err
 }
 
-// listed returns the references of the Kits that a set's descriptor lists. Other
-// descriptors list none.
-func listed(descriptor string) []string {
+// listed returns the Kits that a set's descriptor lists. Other descriptors list
+// none, nor does what is no descriptor, which nobody takes for a set. Publishers
+// write JSON, and may write YAML (§9.3).
+func listed(descriptor string) []Listed {
 	var d struct {
 		Kits []struct {
-			Ref string `json:"ref"`
+			Ref    string `json:"ref"`
+			Digest string `json:"digest"`
 		} `json:"kits"`
 	}
-	if json.Unmarshal([]byte(descriptor), &d) != nil {
-		return nil
-	}
-	var out []string
-	for _, k := range d.Kits {
-		out = append(out, k.Ref)
+	var out []Listed
+	if json.Unmarshal([]byte(descriptor), &d) == nil {
+		for _, k := range d.Kits {
+			out = append(out, Listed{Ref: k.Ref, Digest: k.Digest})
+		}
+	} else if doc, err := spec.DecodePublished([]byte(descriptor)); err == nil {
+		for _, k := range doc.Kits {
+			out = append(out, Listed{Ref: k.Ref, Digest: k.Digest})
+		}
 	}
 	return out
 }
@@ -251,7 +295,7 @@ func listed(descriptor string) []string {
 func origins(descriptor string) []registry.Reference {
 	var out []registry.Reference
 	for _, k := range listed(descriptor) {
-		img, err := constraint.ParseImage(k)
+		img, err := constraint.ParseImage(k.Ref)
 		if err != nil || strings.HasPrefix(img.Repository, LocalDomain+"/") {
 			continue
 		}
@@ -267,7 +311,10 @@ func (p *pusher) explain(err error) error {
 	host := p.repo.Reference.Registry
 	var resp *errcode.ErrorResponse
 	var op *net.OpError
+	var wrong *contentError
 	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("pushing %s: %w", p.name, wrong)
 	case errors.Is(err, context.Canceled), errors.Is(err, kiterr.ErrRefused), errors.Is(err, kiterr.ErrUnavailable):
 		return err
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):

@@ -5,25 +5,25 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -31,11 +31,7 @@ import (
 // strict is a registry that validates what it is sent.
 func strict(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
-	logrus.SetOutput(io.Discard)
-	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-	c.HTTP.Secret = "of the test"
-	c.Catalog.MaxEntries = 10
-	var h http.Handler = handlers.NewApp(t.Context(), c)
+	h := registrytest.Validating(t.Context(), t.TempDir())
 	if wrap != nil {
 		h = wrap(h)
 	}
@@ -289,6 +285,105 @@ func TestASetsLayersAreMounted(t *testing.T) {
 	}
 }
 
+// A trusting registry believes what it is sent, whole or not, mounts nothing, and
+// serves lies about what the repository kits/member has.
+type trusting struct {
+	lie func([]byte) []byte
+
+	blobs map[string][]byte // of kits/member, by digest
+
+	mu        sync.Mutex
+	sent      map[string][]byte // guarded by mu; by digest
+	manifests []string          // guarded by mu; where some were put
+}
+
+func (s *trusting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ref := path.Split(r.URL.Path)
+	switch data, have := s.blobs[ref]; {
+	case r.Method == http.MethodPost:
+		w.Header().Set("Location", "/upload")
+		w.WriteHeader(http.StatusAccepted)
+	case r.Method == http.MethodPut && strings.HasSuffix(at, "/manifests/"):
+		s.manifests = append(s.manifests, r.URL.Path)
+		w.WriteHeader(http.StatusCreated)
+	case r.Method == http.MethodPut:
+		s.sent[r.URL.Query().Get("digest")], _ = io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusCreated)
+	case !have || at != "/v2/kits/member/blobs/":
+		w.WriteHeader(http.StatusNotFound)
+	default:
+		w.Header().Set("Docker-Content-Digest", ref)
+		size := len(data)
+		if r.Method == http.MethodGet {
+			data = s.lie(data)
+		}
+		if len(data) == size { // another is not even begun with
+			w.Header().Set("Content-Length", fmt.Sprint(size))
+		}
+		_, _ = w.Write(data)
+	}
+}
+
+// TestALyingOriginPublishesNothing sends a set's layer from one registry to
+// another that believes anything, and within one that does not mount.
+func TestALyingOriginPublishesNothing(t *testing.T) {
+	text := strings.Repeat("a layer of a Kit\n", 10_000)
+	for what, c := range map[string]struct {
+		lie  func([]byte) []byte
+		want string
+	}{
+		"the truth": {func(b []byte) []byte { return b }, ""},
+		"another":   {func(b []byte) []byte { return append([]byte("X"), b[1:]...) }, "is something else"},
+		"another end": {func(b []byte) []byte {
+			return append(slices.Clone(b[:len(b)-1]), 'X')
+		}, "is something else"},
+		"a longer one": {func(b []byte) []byte { return append(slices.Clone(b), "and more"...) }, "has more than the 170000 bytes"},
+	} {
+		for _, same := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, same registry %t", what, same), func(t *testing.T) {
+				layer := digest.FromString(text)
+				origin := &trusting{lie: c.lie, blobs: map[string][]byte{layer.String(): []byte(text)}, sent: map[string][]byte{}}
+				from := plainServer(t, origin.ServeHTTP)
+				target, to := origin, from
+				if !same {
+					target = &trusting{sent: map[string][]byte{}}
+					to = plainServer(t, target.ServeHTTP)
+				}
+				t.Setenv("DOCKER_CONFIG", t.TempDir())
+				f := setup(t)
+				set, err := image(f.images, text, map[string]string{fetch.Annotation: `{"kits":[{"ref":"` + from + `/kits/member:1"}]}`}, layout.HostPlatform())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := f.images.BlobPath(layer)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Remove(p); err != nil {
+					t.Fatal(err)
+				}
+				_, err = f.Push(t.Context(), set.Digest.String(), to+"/kits/set:1")
+				target.mu.Lock()
+				defer target.mu.Unlock()
+				if c.want == "" {
+					if err != nil || len(target.manifests) != 1 || string(target.sent[layer.String()]) != text {
+						t.Errorf("%v, manifests %v", err, target.manifests)
+					}
+					return
+				}
+				if !errors.Is(err, kiterr.ErrRefused) || !strings.HasPrefix(err.Error(), "pushing "+to+"/kits/set:1: blob "+layer.String()+": what "+from+"/kits/member has of it "+c.want) {
+					t.Errorf("%v, want %s", err, c.want)
+				}
+				if got := target.sent[layer.String()]; len(target.manifests) > 0 || len(got) >= len(text) {
+					t.Errorf("manifests %v, %d bytes of the layer", target.manifests, len(got))
+				}
+			})
+		}
+	}
+}
+
 func TestPushesThatCannotBe(t *testing.T) {
 	host := serve(t, nil)
 	f := setup(t)
@@ -311,6 +406,44 @@ func TestPushesThatCannotBe(t *testing.T) {
 		_, err := f.Push(t.Context(), c.ref, c.target)
 		if err == nil || !strings.Contains(err.Error(), c.want) || c.family != nil && !errors.Is(err, c.family) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s as %s: %v", c.ref, c.target, err)
+		}
+	}
+}
+
+// TestEveryPlatformsDescriptorIsJudged before a push, also of an index that says
+// nothing itself and has nothing for this machine, and in YAML too.
+func TestEveryPlatformsDescriptorIsJudged(t *testing.T) {
+	f := setup(t)
+	host := strict(t, nil)
+	pin := digest.FromString("x").String()
+	for listed, want := range map[string]string{
+		"kitbox.local/a:1":   "only this machine has",
+		host + "/kits/set:1": "would be in itself",
+		"../a":               "a local path",
+	} {
+		for form, text := range map[string]string{
+			"JSON": `{"kits":[{"ref":"` + listed + `","digest":"` + pin + `"}]}`,
+			"YAML": "schemaVersion: \"3\"\nkind: mixin\nprovides: [x@1]\nkits:\n- ref: " + listed + "\n  digest: " + pin + "\n",
+		} {
+			if form == "YAML" && want == "a local path" {
+				continue // it is no descriptor then
+			}
+			plain, err := image(f.images, "one"+form, map[string]string{fetch.Annotation: `{"schemaVersion":"3","kind":"mixin","provides":["x@1"]}`}, ocispec.Platform{OS: "linux", Architecture: "another"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, err := image(f.images, "two"+form, map[string]string{fetch.Annotation: text}, ocispec.Platform{OS: "linux", Architecture: "other"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			root, err := f.images.PushJSON(t.Context(), ocispec.MediaTypeImageIndex, ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{plain, set}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.Push(t.Context(), root.Digest.String(), host+"/kits/set:1")
+			if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s in %s: %v", listed, form, err)
+			}
 		}
 	}
 }

@@ -29,6 +29,10 @@ const (
 	// must not fill a disk by claiming to.
 	maxLayer = 32 << 30
 
+	// maxTotal bounds all layers that are got at once, in bytes, for the same
+	// reason.
+	maxTotal = 64 << 30
+
 	// pulls is how many blobs come at once.
 	pulls = 4
 )
@@ -250,7 +254,7 @@ func (f *Fetcher) Pull(ctx context.Context, kit *Kit) error {
 		return nil
 	}
 	return f.layers(ctx, images, kit.Ref, kit.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
-		return f.fromOrigins(ctx, d, from, use)
+		return f.fromOrigins(ctx, d, from, func(r io.Reader, _ string) error { return use(r) })
 	})
 }
 
@@ -265,13 +269,20 @@ func (f *Fetcher) Complete(ctx context.Context, root ocispec.Descriptor) error {
 	if err != nil {
 		return err
 	}
+	var blobs []ocispec.Descriptor
+	for _, im := range all {
+		blobs = append(blobs, im.Manifest.Layers...)
+	}
+	if err := affordable(blobs); err != nil {
+		return fmt.Errorf("image %s: %w", root.Digest, err)
+	}
 	for _, im := range all {
 		from := origins(im.Annotations[Annotation])
 		if len(from) == 0 {
 			continue
 		}
 		if err := f.layers(ctx, images, im.Platform(), im.Manifest, func(d ocispec.Descriptor, use func(io.Reader) error) error {
-			return f.fromOrigins(ctx, d, from, use)
+			return f.fromOrigins(ctx, d, from, func(r io.Reader, _ string) error { return use(r) })
 		}); err != nil {
 			return err
 		}
@@ -304,17 +315,36 @@ func (f *Fetcher) bring(ctx context.Context, src *remoteImage, manifest digest.D
 	return src.images.Tag(ctx, src.root, src.at.String())
 }
 
+// affordable refuses layers that claim to be larger than anything is.
+func affordable(layers []ocispec.Descriptor) error {
+	seen := map[digest.Digest]bool{}
+	total := int64(0)
+	for _, l := range layers {
+		if l.Size > maxLayer || l.Size < 0 {
+			return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Digest, l.Size, int64(maxLayer), kiterr.ErrRefused)
+		}
+		if !seen[l.Digest] {
+			total += l.Size // of 64000 layers at most, so that it does not overflow
+		}
+		seen[l.Digest] = true
+	}
+	if total > maxTotal {
+		return fmt.Errorf("its layers have %d bytes, the limit is %d: %w", total, int64(maxTotal), kiterr.ErrRefused)
+	}
+	return nil
+}
+
 // layers stores those layers of m that are not there.
 func (f *Fetcher) layers(ctx context.Context, images *layout.Store, ref string, m ocispec.Manifest, read func(ocispec.Descriptor, func(io.Reader) error) error) error {
+	if err := affordable(m.Layers); err != nil {
+		return fmt.Errorf("kit %s: %w", ref, err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pulls)
 	for n, l := range m.Layers {
 		g.Go(func() error {
 			if ok, err := images.Exists(gctx, l); err != nil || ok {
 				return err
-			}
-			if l.Size > maxLayer || l.Size < 0 {
-				return fmt.Errorf("layer %s has %d bytes, the limit is %d: %w", l.Digest, l.Size, int64(maxLayer), kiterr.ErrRefused)
 			}
 			f.note("pulling %s layer %d of %d (%.1f MB)", ref, n+1, len(m.Layers), float64(l.Size)/1e6)
 			return read(l, func(r io.Reader) error { return images.Push(gctx, l, r) })

@@ -26,11 +26,14 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
+	"github.com/kitbox-dev/kitbox/spec/expand"
 )
 
 // keyVersion starts every source key. Change it when what goes into a key, or
 // what a builder makes of it, changes.
-const keyVersion = "kitbox source key 1"
+const keyVersion = "kitbox source key 2"
 
 // A source is a Kit as its author keeps it.
 type source struct {
@@ -38,9 +41,28 @@ type source struct {
 	file string // the descriptor, relative to dir
 }
 
+// maxText bounds what is read of a descriptor, in bytes: as much as a builder
+// reads of any one file. What has more is no descriptor.
+const maxText = 8 << 20
+
+// text is the descriptor as authored.
+func (s source) text() ([]byte, error) {
+	name := filepath.Join(s.dir, s.file)
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, durable.Explain(name, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxText))
+	if err != nil {
+		return nil, durable.Explain(name, err)
+	}
+	return data, nil
+}
+
 // key is a hash of everything the build of src depends on: the descriptor, the
 // recipe, the context as the builder gets it, the arguments, the local images
-// that the text names, the platform and the builder. Owners and times of files
+// that the text names, the platform, the builder and what its steps can reach. Owners and times of files
 // are left out, as the builder does. An image of a registry is not: a tag that
 // moved there does not rebuild a Kit.
 func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, maker string) (string, error) {
@@ -61,7 +83,7 @@ func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, arg
 	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {
 		field(h, "epoch", epoch) // what makes the image has it of the environment, too
 	}
-	if err := walkContext(ctx, src, func(rel string, info fs.FileInfo) error {
+	if err := walkContext(ctx, src, args, func(rel string, info fs.FileInfo) error {
 		switch mode := info.Mode(); {
 		case mode.IsRegular():
 			e, err := files.hash(rel, info)
@@ -143,38 +165,74 @@ func hashBases(h hash.Hash, images *layout.Store, names map[string]bool) error {
 	return nil
 }
 
-// recipePath finds the dockerfile: member of a descriptor without decoding it:
-// a descriptor that does not decode has a key too, and the builder's diagnosis.
-var recipePath = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^(?:#[ \t]+)?["']?dockerfile["']?[ \t]*:[ \t]*["']?([^"'\s#][^"'\n#]*)`)
-})
+// recipeFile is the file that the recipe of doc is in; "" if it is in the
+// descriptor.
+func recipeFile(src source, doc *spec.Document) string {
+	_, comment := doc.Recipe()
+	switch {
+	case comment, doc.Build != "":
+		return ""
+	case doc.Dockerfile != "":
+		return path.Join(path.Dir(src.file), doc.Dockerfile)
+	}
+	return authoring.Companion(src.file)
+}
+
+// contentFiles are the files beside the descriptor that its configs name. A build
+// arg can be a part of such a name in a set.
+func contentFiles(src source, doc *spec.Document, args map[string]string) []string {
+	var names []string
+	add := func(d spec.Descriptor) {
+		_, staged, _ := content.Stage(d, authoring.Stem(src.file)) // what is wrong is the builder's to say
+		for _, f := range staged {
+			names = append(names, path.Join(path.Dir(src.file), f.From))
+		}
+	}
+	add(doc.Descriptor)
+	if values, err := expand.ResolveArgs(doc.Args, args, expand.PhaseBuild); err == nil {
+		if d, err := expand.Build(doc.Descriptor, values); err == nil {
+			add(d)
+		}
+	}
+	return names
+}
 
 // walkContext calls visit for all that goes into the build of src, in order of
-// path: the context without what its .dockerignore leaves out, and the
-// descriptor, the recipe and the ignore file themselves whatever it says.
-func walkContext(ctx context.Context, src source, visit func(rel string, info fs.FileInfo) error) error {
-	text, err := os.ReadFile(filepath.Join(src.dir, src.file))
+// path: the context without what its .dockerignore leaves out, and whatever that
+// says also itself and what a builder reads beside the context, which is the
+// descriptor, the recipe and the content files. Nothing is built of a descriptor
+// that does not decode; all of its context is visited.
+func walkContext(ctx context.Context, src source, args map[string]string, visit func(rel string, info fs.FileInfo) error) error {
+	w := walker{ctx: ctx, root: src.dir, always: map[string]bool{}, visit: visit}
+	w.count(src.file)
+	text, err := src.text()
 	if err != nil {
-		return durable.Explain(filepath.Join(src.dir, src.file), err)
+		return err
 	}
-	recipe := authoring.Companion(src.file)
-	if m := recipePath().FindSubmatch(text); m != nil {
-		recipe = path.Join(path.Dir(src.file), strings.TrimSpace(string(m[1])))
+	var patterns []string
+	ignore := ".dockerignore"
+	if doc, _ := spec.Decode(text, spec.Options{File: src.file}); doc != nil {
+		for _, p := range contentFiles(src, doc, args) {
+			w.count(p)
+		}
+		err = fs.ErrNotExist
+		if recipe := recipeFile(src, doc); recipe != "" {
+			w.count(recipe)
+			if patterns, err = ignorePatterns(filepath.Join(src.dir, recipe+".dockerignore")); !errors.Is(err, fs.ErrNotExist) {
+				ignore = recipe + ".dockerignore"
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			patterns, err = ignorePatterns(filepath.Join(src.dir, ignore))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", filepath.Join(src.dir, ignore), err)
+		}
+		w.count(ignore)
 	}
-	ignore := recipe + ".dockerignore"
-	patterns, err := ignorePatterns(filepath.Join(src.dir, ignore))
-	if errors.Is(err, fs.ErrNotExist) {
-		ignore = ".dockerignore"
-		patterns, err = ignorePatterns(filepath.Join(src.dir, ignore))
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w", filepath.Join(src.dir, ignore), err)
-	}
-	pm, err := patternmatcher.New(patterns)
-	if err != nil {
+	if w.pm, err = patternmatcher.New(patterns); err != nil {
 		return fmt.Errorf("%s: %w: %w", filepath.Join(src.dir, ignore), err, kiterr.ErrRefused)
 	}
-	w := walker{ctx: ctx, root: src.dir, pm: pm, always: map[string]bool{src.file: true, recipe: true, ignore: true}, visit: visit}
 	return w.dir(".", patternmatcher.MatchInfo{})
 }
 
@@ -230,6 +288,33 @@ func (w *walker) dir(rel string, parent patternmatcher.MatchInfo) error {
 		}
 	}
 	return nil
+}
+
+// maxHops bounds the symlinks on the way to one file.
+const maxHops = 64
+
+// count makes the file at p count although it may be ignored, with the symlinks
+// on the way to it. Like the builder, it takes the context for the root of all
+// paths.
+func (w *walker) count(p string) {
+	at, rest := ".", path.Clean("/" + p)[1:]
+	for hops := 0; rest != ""; {
+		part, tail, _ := strings.Cut(rest, "/")
+		at, rest = path.Join(at, part), tail
+		to, err := os.Readlink(filepath.Join(w.root, at))
+		if err != nil {
+			continue // no symlink, or nothing at all yet
+		}
+		w.always[at] = true
+		if hops++; hops > maxHops {
+			return
+		}
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(at), to)
+		}
+		at, rest = ".", path.Clean("/" + to + "/" + rest)[1:]
+	}
+	w.always[at] = true
 }
 
 // holdsAlways reports whether a path that counts lies below dir.

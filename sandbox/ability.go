@@ -144,6 +144,11 @@ type RecreateOptions struct {
 	AllowPrivileged bool              // as in [CreateOptions]
 	Pull            string            // as in [CreateOptions]; empty: always
 
+	// BuildNetwork is as in [CreateOptions]. Empty is what the sandbox was made
+	// with, or none for Kits and a Lock that it was not made with: a consent
+	// was to the Kits that it was given for.
+	BuildNetwork string
+
 	AllowPassthrough bool // as in [CreateOptions]
 
 	Granted  func(*Plan) // told before anything changes; nil discards

@@ -49,6 +49,8 @@ type Info struct {
 
 	HostPorts []HostPort `json:"hostPorts,omitempty"` // services of this machine that it may reach
 
+	GPUs []GPU `json:"gpus,omitempty"` // of this machine, which it may use
+
 	// Unenforced names what was asked for as a limit and does not hold here,
 	// with the reason: limits of the machine while it runs, sizes of volumes
 	// always.
@@ -84,6 +86,7 @@ type Plan struct {
 	Registry    []string    `json:"registry,omitempty"` // Kits that ask for the registry of Kits
 	Logins      []Login     `json:"logins,omitempty"`
 	Limits      []Bound     `json:"limits,omitempty"`
+	GPUs        []GPU       `json:"gpus,omitempty"`
 	Workspace   *Workspace  `json:"workspace,omitempty"`
 	Mounts      []Mount     `json:"mounts,omitempty"` // of the user's
 	Hooks       []Hook      `json:"hooks"`
@@ -157,6 +160,15 @@ type Bound struct {
 	Amount int64  `json:"amount"`         // thousandths of a core, bytes (swap included), tasks
 	Source string `json:"source"`         // "kit <ref>, <ref>" or "operator"
 	Asked  int64  `json:"asked,omitzero"` // what the Kits ask for, which the operator may have changed
+}
+
+// A GPU is one of the host's that the sandbox may use.
+type GPU struct {
+	Name    string   `json:"name"`            // its CDI name on the host, or that of its node
+	Asked   string   `json:"asked"`           // the selector that chose it
+	Kits    []string `json:"kits"`            // who asks for it
+	Devices []string `json:"devices"`         // paths of its nodes inside
+	Notes   []string `json:"notes,omitempty"` // what of it is left out, and why
 }
 
 // A PortGrant is a port that will be published on the host's loopback.

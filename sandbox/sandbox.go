@@ -169,6 +169,10 @@ type CreateOptions struct {
 	// however it ends, the sandbox is removed.
 	Ephemeral bool
 
+	// Passing says of a sandbox that is not Ephemeral that the caller removes
+	// it in the end: volumes of one without a name go with it all the same.
+	Passing bool
+
 	// Granted is told the plan once, after everything has been decided and
 	// before anything is made. Nil discards.
 	Granted func(*Plan)

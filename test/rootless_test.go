@@ -12,6 +12,7 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
 	"github.com/kitbox-dev/kitbox/internal/needs"
@@ -29,7 +30,7 @@ cd $1/home
 dir=$1
 shift
 exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
-  env -i HOME=$dir/home USER=kitboxtest PATH=$dir:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$dir/home/kitbox KITBOX_LIBEXEC=$dir "$@"`
+  env -i HOME=$dir/home USER=kitboxtest PATH=$dir:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$dir/home/kitbox KITBOX_LIBEXEC=$dir KITBOX_CDI_DIRS=$dir/cdi "$@"`
 
 // ordinaryUser makes what that user needs, and returns his directory: his home in it is
 // root's until it is given to him.
@@ -55,6 +56,7 @@ func ordinaryUser(t *testing.T) (dir string) {
 	program, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
+	must(os.Symlink("kitbox", filepath.Join(dir, "kit-engine")))
 	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
@@ -70,7 +72,7 @@ func ordinaryUser(t *testing.T) (dir string) {
 			t.Fatal(err)
 		}
 		if err != nil {
-			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it", name)
+			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it: touch it", name)
 		}
 		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
 	}
@@ -125,10 +127,22 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
 	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "net:1", Base: true, Config: ocispec.ImageConfig{Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
 		Descriptor: fmt.Sprintf(`{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[{"type":"com.docker.sandbox/kit-registry@1"},
  {"type":"com.docker.sandbox/host-port@1","config":{"port":%d}}]}`, port)}))
+	// A GPU that everybody may use, and one that only root may.
+	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "gpu:1", Base: true, Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
+		Descriptor: wants("1", "")}))
+	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "gpus:1", Base: true, Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
+		Descriptor: wants("all", "")}))
+	must(os.Mkdir(filepath.Join(dir, "cdi"), 0o755))
+	must(unix.Mknod(filepath.Join(dir, "root-only"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 7))))
+	must(os.WriteFile(filepath.Join(dir, "cdi", "fake.json"), []byte(strings.ReplaceAll(`{"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [
+ {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/fakegpu0", "hostPath": "DIR/root-only"}]}},
+ {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/fakegpu1", "hostPath": "/dev/full"}]}}],
+ "containerEdits": {"mounts": [{"hostPath": "/etc/hostname", "containerPath": "/opt/name"}]}}`, "DIR", dir)), 0o644))
 	give(t, dir)
 	script := `
 trap "kitbox ls --json | sed -n \"s/^    \\\"name\\\": \\\"\\(.*\\)\\\",/\\1/p\" | xargs -r kitbox rm --force >/dev/null 2>&1 || true" EXIT
 id -u
+kitbox doctor | grep -E "^ok +(user namespaces|overlayfs|network boundary|rootless|subordinate ids) " | cut -c 10-28 | tr -d " "
 kitbox run -q --rm --exec w:1 -- sh -c "id -u; cat /data/by; grep -c . /proc/self/uid_map >/dev/null && echo mapped"
 kitbox create -q --name t w:1
 kitbox exec t -- sh -c "echo kept >/data/f; id -un"
@@ -159,8 +173,8 @@ kitbox exec v -- sh -c "echo before >/data/g"
 kitbox rm v
 kitbox create -q --name v --mask .env w:1 ws
 kitbox exec v -- sh -c "id -u; id -un; stat -c %u mine . /home/agent /bin/sh; echo made >made; echo more >>mine; cat /data/g; echo after >>/data/g; stat -c %u /data/g /data/by; echo x >/home/agent/x; mkdir d; echo y >d/.env"
-kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data"
-stat -c "%u %n" ws/mine ws/made ws/d
+kitbox exec -u 0 v -- sh -c "id -u; echo root >/root-made; stat -c %u /root-made /data; echo root >by-root; stat -c %u by-root"
+stat -c "%u %n" ws/mine ws/made ws/d ws/by-root
 kitbox stop v; kitbox start v
 kitbox exec v -- cat /home/agent/x
 kitbox rm v
@@ -173,6 +187,11 @@ echo secret >ws/.env
 kitbox create -q --name p --allow-privileged --mask .env strong:1 ws
 kitbox exec -u 0 p -- sh -c "mkdir /m && mount -t tmpfs t /m && echo mounts; umount /home/agent/workspace/.env 2>/dev/null || umount /workspace/.env 2>/dev/null || echo locked; find / -xdev -name .env | xargs cat; cat .env"
 kitbox rm p
+kitbox create -q --name g gpus:1 2>&1 | grep -o "udev rule"
+kitbox create -q --name g gpu:1
+kitbox exec g -- sh -c "id -u; ls /dev/fakegpu*; head -c 2 /dev/fakegpu1 | wc -c; echo x 2>&1 >/dev/fakegpu1 | grep -o No.space; test -s /opt/name && echo mounted"
+kitbox exec -u 0 g -- sh -c "chmod 600 /dev/fakegpu1 2>/dev/null || echo kept; head -c 2 /dev/fakegpu1 | wc -c"
+kitbox rm g
 kitbox ls --json
 `
 	c := exec.Command("unshare", "-m", "sh", "-c", asOrdinary, "sh", dir, "PORT="+strconv.Itoa(port), "sh", "-ec", script)
@@ -186,15 +205,16 @@ kitbox ls --json
 	if err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	want := "20001\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
+	want := "20001\nusernamespaces\noverlayfs\nnetworkboundary\nsubordinateids\nrootless\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.
 		"s\nRead-only file system\nchanged\ns\n" +
 		// A service of the host, and the registry of its Kits.
 		"n\nhello\n{}\nn\n" +
 		"v\nv\nv\n1000\nagent\n1000\n1000\n1000\n0\nbefore\n1000\n0\n" + // the image's user owns what its caller does
-		"0\n0\n1000\n20001 ws/mine\n20001 ws/made\n20001 ws/d\nv\nv\nx\nv\n" +
+		"0\n0\n1000\n0\n20001 ws/mine\n20001 ws/made\n20001 ws/d\n20001 ws/by-root\nv\nv\nx\nv\n" +
 		"v\nbefore\nafter\n1000\nv\n" +
-		"p\nmounts\nlocked\np\n"
+		"p\nmounts\nlocked\np\n" +
+		"udev rule\ng\n1000\n/dev/fakegpu1\n2\nNo space\nmounted\nkept\n2\ng\n"
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "[]\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -23,18 +22,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/internal/app"
 	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
 	"github.com/kitbox-dev/kitbox/internal/job"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/needs"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 )
 
 // libexec is where kit-guest is; empty when it could not be built.
@@ -53,6 +49,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(withGuest{m}, map[string]func(){
 		"kitbox":         func() { os.Exit(app.Main(append([]string{"kitbox"}, os.Args[1:]...))) },
+		"kit-engine":     func() { os.Exit(app.Main(os.Args)) },
 		link.ProcessName: func() { os.Exit(app.Main(os.Args)) },
 	})
 }
@@ -264,12 +261,8 @@ func registry(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: registry VAR")
 	}
-	logrus.SetOutput(io.Discard)
-	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-	c.HTTP.Secret = "of the script"
-	c.Catalog.MaxEntries = 10
 	ctx, stop := context.WithCancel(context.Background())
-	s := httptest.NewServer(handlers.NewApp(ctx, c))
+	s := httptest.NewServer(registrytest.Validating(ctx, ts.MkAbs(".registry-"+args[0])))
 	ts.Defer(func() { s.Close(); stop() })
 	ts.Setenv(args[0], strings.TrimPrefix(s.URL, "http://"))
 	ts.Setenv("DOCKER_CONFIG", ts.MkAbs("no-logins"))

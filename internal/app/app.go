@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -43,8 +42,11 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
-// Version is set when kitbox is built.
-var Version = "dev"
+// Version is set when kitbox is built, and so is Revision, which may be empty.
+var (
+	Version  = "dev"
+	Revision = ""
+)
 
 // Main is the kitbox program; args are its arguments with its name. The name
 // tells a keeper from a command.
@@ -71,12 +73,15 @@ func Main(args []string) int {
 			return e.RunJob(ctx, s, out, started)
 		})
 	}
+	if len(args) == 3 && args[1] == examine {
+		return examineMain(args[2])
+	}
 	// A command ends before collecting would pay.
 	debug.SetGCPercent(400)
 	// SIGHUP too: a terminal that is closed ends what was started in it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: Version}
+	env := &cli.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv, Version: Version}
 	e, err := newEngine()
 	if err != nil {
 		none := unavailable{err}
@@ -100,10 +105,7 @@ func newEngine() (*engine.Engine, error) {
 	}
 	bin := programs.Dirs()
 	guest := programs.Find(bin, "kit-guest")
-	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version}}
-	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
-		sets.SourceDateEpoch = &n
-	}
+	sets := kitset.Assembler{Builder: annotation.Builder{Name: "kitbox", Version: Version, Revision: Revision}, SourceDateEpoch: os.Getenv("SOURCE_DATE_EPOCH")}
 	docker := dockerConfig(os.Getenv)
 	machines, byRuntime := filepath.Join(home, "machines"), filepath.Join(home, "machines-oci")
 	boundaries := attacher{home, filepath.Join(home, "ca"), os.Getenv(rootsVariable), vault.Open(custody.Dir(home)), new(staging)}
@@ -118,6 +120,7 @@ func newEngine() (*engine.Engine, error) {
 		},
 		Prepare: boundaries.prepare,
 		Attach:  boundaries.attach,
+		Logins:  shownLogins,
 		Rule:    egress.CheckRule,
 		Domain: func(pattern string) error {
 			_, err := egress.ParseMatcher(pattern)
@@ -140,6 +143,7 @@ func newEngine() (*engine.Engine, error) {
 			_, not := machinedir.Limits(l)
 			return not
 		},
+		GPUs:      gpus,
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },

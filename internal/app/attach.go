@@ -152,7 +152,7 @@ func (a attacher) pool() (*x509.CertPool, error) {
 }
 
 // attach puts a boundary for p, with the rules given, around a network namespace.
-func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error) {
+func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log *audit.Log, dir string) (keeper.Boundary, error) {
 	policy, err := egress.New(rules)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 	if err != nil {
 		return nil, err
 	}
-	docker, err := logins(p, dir, log)
+	docker, err := logins(p, dir, log.Write)
 	if err != nil {
 		names.close()
 		return nil, err
@@ -191,14 +191,14 @@ func (a attacher) attach(ctx context.Context, netns *os.File, p *plan.Plan, rule
 		}
 		return phase
 	}
-	kits, err := openRegistry(a.home, p, leaf, now, log)
+	kits, err := openRegistry(a.home, p, leaf, now, log.Write)
 	if err != nil {
 		names.close()
 		return nil, err
 	}
 	stage := a.stage()
 	b, err := control.Start(ctx, control.Config{Sandbox: p.Name, GuestNetNS: netns, Stage: stage, Phase: phase, Policy: policy,
-		Routes: p.Egress.Routes, Log: log, Names: names.earlier, OnName: names.add,
+		Routes: p.Egress.Routes, Log: log.Write, Failing: log.Failing, Names: names.earlier, OnName: names.add,
 		Leaf: leaf, Roots: roots, Service: dialRegistry(kits), Presenter: presenters, Upstream: through(p.Egress.Upstream, roots)})
 	if err != nil {
 		if stage != nil {

@@ -53,3 +53,12 @@ func logins(p *plan.Plan, dir string, log func(audit.Decision)) (*dockerauth.Pre
 		log(d)
 	})
 }
+
+// shownLogins is [engine.Config.Logins], by what the boundary has written down.
+func shownLogins(p *plan.Plan, dir, host string, port uint16) ([]string, error) {
+	docker, err := logins(p, dir, func(audit.Decision) {})
+	if err != nil || docker == nil {
+		return nil, err
+	}
+	return docker.Shown(host, port), nil
+}

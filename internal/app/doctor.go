@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,10 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/driver/userns"
-	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/programs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -29,8 +27,10 @@ type doctor struct{ libexec []string }
 
 // Examine implements [sandbox.Doctor].
 func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
+	t, err := try(ctx, programs.Find(d.libexec, "kit-engine"))
 	fs := []sandbox.Finding{
-		kernel(), userNamespaces(ctx, startInNamespaces(programs.Find(d.libexec, "kit-guest"))), overlay("/proc/filesystems"), cgroups("/sys/fs/cgroup"), sizes(os.Geteuid() == 0 && userns.Initial(), loopfs.Unusable), boundaryWorks(ctx, os.Geteuid() == 0, tryBoundary),
+		kernel(), userNamespaces(ctx, startInNamespaces(programs.Find(d.libexec, "kit-guest"))), overlay(outcome(t.Overlay, err)), cgroups("/sys/fs/cgroup", cgroup.System{}.Check),
+		sizes(os.Geteuid() == 0 && userns.Initial(), loopfs.Unusable), boundaryWorks(outcome(t.Boundary, err)),
 		d.program("kit-engine", true, "is the whole of kitbox, and keeps each sandbox"),
 		d.program("kit-guest", true, "runs inside every sandbox"),
 		d.program("kit-builder", false, "builds Kits that are given as directories"),
@@ -38,9 +38,20 @@ func (d doctor) Examine(ctx context.Context) []sandbox.Finding {
 	}
 	fs = append(fs, d.hostFindings(ctx)...)
 	if os.Geteuid() != 0 {
-		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: sudo apt-get install uidmap"), subids())
+		fs = append(fs, tool("newuidmap", "lets an ordinary user run sandboxes: sudo apt-get install uidmap"), subids(), ownNamespace(t.IDs, err))
 	}
 	return fs
+}
+
+// outcome is a trial's error, or why nothing could be tried.
+func outcome(text string, err error) error {
+	if err != nil {
+		return fmt.Errorf("not tried: %w", err)
+	}
+	if text != "" {
+		return errors.New(text)
+	}
+	return nil
 }
 
 // kernel asks for idmapped mounts over overlayfs layers, the newest thing that
@@ -92,43 +103,56 @@ func startInNamespaces(guest string) func(context.Context) error {
 	}
 }
 
-func overlay(filesystems string) sandbox.Finding {
-	f := sandbox.Finding{Name: "overlayfs", Required: true, Remedy: "load it: modprobe overlay"}
-	b, err := os.ReadFile(filesystems)
-	if err != nil {
-		f.Detail = err.Error()
+func overlay(trial error) sandbox.Finding {
+	f := sandbox.Finding{Name: "overlayfs", Required: true, Remedy: "load it: modprobe overlay; an ordinary user's sandboxes take Linux 5.11 or later for it"}
+	if trial != nil {
+		f.Detail = trial.Error()
 		return f
 	}
-	if f.OK = strings.Contains(string(b), "\toverlay\n"); f.OK {
-		f.Detail = "the kernel has it"
-	} else {
-		f.Detail = "the kernel does not list it"
+	f.OK, f.Detail = true, "one was mounted"
+	return f
+}
+
+// ownNamespace is about the user namespace in which an ordinary user's sandboxes are.
+func ownNamespace(ids int, err error) sandbox.Finding {
+	f := sandbox.Finding{Name: "rootless", Required: true, Remedy: "have user namespaces, newuidmap and subordinate ids as the lines about them say; or run kitbox as root"}
+	switch {
+	case err != nil:
+		f.Detail = err.Error()
+	case ids < wantIDs:
+		f.Required, f.Detail = false, fmt.Sprintf("a user namespace has %d users, and images want %d", ids, wantIDs)
+	default:
+		f.OK, f.Detail = true, fmt.Sprintf("a user namespace with %d users was entered", ids)
 	}
 	return f
 }
 
+// wantIDs is how many users an image can count on.
+const wantIDs = 65536
+
 // cgroups are not required: without them limits do not hold, which is said when
 // one is asked for.
-func cgroups(root string) sandbox.Finding {
-	f := sandbox.Finding{Name: "cgroups", Remedy: "without them limits of memory, processor and processes do not hold"}
+func cgroups(root string, check func(cgroup.Limits) []string) sandbox.Finding {
+	f := sandbox.Finding{Name: "cgroups", Remedy: "without them limits do not hold; an ordinary user has them in a session of systemd with cgroup version 2 that Delegate=cpu memory pids is set for"}
 	var st unix.Statfs_t
 	if err := unix.Statfs(root, &st); err != nil {
 		f.Detail = err.Error()
 		return f
 	}
-	dir, kind := root, "version 2"
+	f.Detail = "version 2"
 	if st.Type != unix.CGROUP2_SUPER_MAGIC {
-		kind, dir = "version 1", root+"/pids"
+		f.Detail = "version 1"
 		if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil {
-			kind = "version 1 with 2 beside it"
+			f.Detail = "version 1 with 2 beside it"
 		}
 	}
-	f.Detail = kind
-	if err := unix.Access(dir, unix.W_OK); err != nil {
-		f.Detail += ", not writable for this user"
+	// Of some size, as a sandbox would be given them.
+	if lacking := check(cgroup.Limits{CPUMillis: 1000, MemoryBytes: 1 << 30, Pids: 1000}); len(lacking) > 0 {
+		f.Detail += ", where these cannot be limited: " + strings.Join(lacking, "; ")
 		return f
 	}
 	f.OK = true
+	f.Detail += ", with processor, memory and processes"
 	return f
 }
 
@@ -151,47 +175,16 @@ func sizes(root bool, unusable func() error) sandbox.Finding {
 	return f
 }
 
-// boundaryWorks has a boundary tried where this process can make one.
-func boundaryWorks(ctx context.Context, root bool, try func(context.Context) error) sandbox.Finding {
-	f := sandbox.Finding{Name: "network boundary", Required: root,
+// boundaryWorks is about the way out of a sandbox, which was tried.
+func boundaryWorks(trial error) sandbox.Finding {
+	f := sandbox.Finding{Name: "network boundary", Required: true,
 		Remedy: "load what is missing: modprobe veth nft_tproxy nft_reject_inet nfnetlink_log"}
-	if !root {
-		f.Detail, f.Remedy = "tried when a sandbox is made", ""
-		f.OK = true
-		return f
-	}
-	if err := try(ctx); err != nil {
-		f.Detail = err.Error()
+	if trial != nil {
+		f.Detail = trial.Error()
 		return f
 	}
 	f.OK, f.Detail = true, "one was put up and taken down"
 	return f
-}
-
-// tryBoundary puts a boundary around a network namespace that is made for it.
-func tryBoundary(ctx context.Context) error {
-	result := make(chan error, 1)
-	go func() {
-		// The thread is not given back: it ends with this goroutine, and
-		// the namespace with it.
-		runtime.LockOSThread()
-		result <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			ns, err := os.Open("/proc/thread-self/ns/net")
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			b, err := control.Start(ctx, control.Config{Sandbox: "doctor", GuestNetNS: ns, Phase: plan.Runtime})
-			if err != nil {
-				return err
-			}
-			return b.Close()
-		}()
-	}()
-	return <-result
 }
 
 func (d doctor) program(name string, required bool, what string) sandbox.Finding {
@@ -236,7 +229,7 @@ func subids() sandbox.Finding {
 // command that gives one which nobody has.
 func judgeSubids(name, uid string, files [2]string) sandbox.Finding {
 	f := sandbox.Finding{Name: "subordinate ids"}
-	has := [2]bool{}
+	most := [2]int{} // a namespace gets the largest range
 	free := 100000
 	for i, text := range files {
 		for line := range strings.Lines(text) {
@@ -251,10 +244,11 @@ func judgeSubids(name, uid string, files [2]string) sandbox.Finding {
 			}
 			free = max(free, start+count)
 			if parts[0] == uid || name != "" && parts[0] == name {
-				has[i] = true
+				most[i] = max(most[i], count)
 			}
 		}
 	}
+	has := [2]bool{most[0] >= wantIDs, most[1] >= wantIDs}
 	if f.OK = has[0] && has[1]; f.OK {
 		f.Detail = "in /etc/subuid and /etc/subgid"
 		return f
@@ -276,7 +270,11 @@ func judgeSubids(name, uid string, files [2]string) sandbox.Finding {
 	if name == "" {
 		name = uid
 	}
-	f.Detail = "this user has none in " + lacking + ", so a sandbox has one id, and no users of its own"
+	if least := min(most[0], most[1]); least > 0 {
+		f.Detail = fmt.Sprintf("this user has a range of %d in %s, so that a sandbox has not all of the users that images count on; %d are wanted", least, lacking, wantIDs)
+	} else {
+		f.Detail = "this user has none in " + lacking + ", so a sandbox has one id, and no users of its own"
+	}
 	f.Remedy = "give this user a range: sudo usermod" + option + " " + name
 	return f
 }

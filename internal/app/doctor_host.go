@@ -81,13 +81,10 @@ func guarded() sandbox.Finding {
 	return f
 }
 
-// idmapped tries a mount that translates owners, on the file system of the state.
-func idmapped(guest string, root bool, try func(guest, dir string) error) sandbox.Finding {
-	f := sandbox.Finding{Name: "idmapped mounts", Required: root, Remedy: "keep the state on ext4, xfs, btrfs or tmpfs: set KITBOX_HOME to a directory there"}
-	if !root {
-		f.OK, f.Detail, f.Remedy = true, "are root's; a sandbox's ids are arranged instead", ""
-		return f
-	}
+// idmapped tries a mount that translates owners, on the file system of the state. It is
+// about root's sandboxes: others have their ids arranged instead.
+func idmapped(guest string, try func(guest, dir string) error) sandbox.Finding {
+	f := sandbox.Finding{Name: "idmapped mounts", Required: true, Remedy: "keep the state on ext4, xfs, btrfs or tmpfs: set KITBOX_HOME to a directory there"}
 	dir, err := home()
 	if err == nil && guest == "" {
 		err = errors.New("not tried, since kit-guest is missing")
@@ -147,8 +144,12 @@ func disk(statfs func(dir string, st *unix.Statfs_t) error) sandbox.Finding {
 	return f
 }
 
-// clock asks whether certificates can be judged by this machine's time.
-func clock(now time.Time) sandbox.Finding {
+// oldAge is how old this program can be and nobody has to wonder about the clock.
+const oldAge = 5 * 365 * 24 * time.Hour
+
+// clock asks whether certificates can be judged by this machine's time. adjtimex is how
+// the kernel says who keeps it.
+func clock(now time.Time, adjtimex func(*unix.Timex) (int, error)) sandbox.Finding {
 	f := sandbox.Finding{Name: "clock", Remedy: "set it: timedatectl set-ntp true, or ntpdate; certificates are judged by it"}
 	f.Detail = now.Format(time.RFC3339)
 	// Nothing of this program is older.
@@ -162,11 +163,19 @@ func clock(now time.Time) sandbox.Finding {
 		f.Detail += ", which is before this program was made"
 		return f
 	}
-	f.OK = true
+	if now.After(built.Add(oldAge)) {
+		f.Detail += ", which is years after this program was made"
+		f.Remedy += "; or get a newer kitbox if it is right"
+		return f
+	}
 	var t unix.Timex
-	if state, err := unix.Adjtimex(&t); err == nil && (state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0) {
+	switch state, err := adjtimex(&t); {
+	case err != nil:
+		f.Detail += fmt.Sprintf("; whether it is kept by a time server cannot be asked: %v", err)
+	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
 		f.Detail += "; the kernel does not know of it being kept by a time server"
-	} else if err == nil {
+	default:
+		f.OK = true
 		f.Detail += ", kept by a time server"
 	}
 	return f
@@ -189,7 +198,11 @@ func watches(file string) sandbox.Finding {
 // hostFindings are about the machine rather than about what kitbox does on it.
 func (d doctor) hostFindings(context.Context) []sandbox.Finding {
 	root := os.Geteuid() == 0
-	return []sandbox.Finding{appArmor("/proc", root), idmapped(programs.Find(d.libexec, "kit-guest"), root, tryIDMap), guarded(), disk(unix.Statfs), clock(time.Now()),
+	fs := []sandbox.Finding{appArmor("/proc", root), guarded(), disk(unix.Statfs), clock(time.Now(), unix.Adjtimex),
 		watches("/proc/sys/fs/inotify/max_user_watches"),
 		tool("git", "clones workspaces (--clone): apt-get install git")}
+	if root {
+		fs = append(fs, idmapped(programs.Find(d.libexec, "kit-guest"), tryIDMap))
+	}
+	return fs
 }

@@ -4,22 +4,27 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/internal/store"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
 func TestDoctorJudgesTheClock(t *testing.T) {
-	if f := clock(time.Date(1970, 1, 1, 0, 0, 9, 0, time.UTC)); f.OK || !strings.Contains(f.Detail, "before") || f.Remedy == "" {
+	kept := func(*unix.Timex) (int, error) { return unix.TIME_OK, nil }
+	if f := clock(time.Date(1970, 1, 1, 0, 0, 9, 0, time.UTC), kept); f.OK || !strings.Contains(f.Detail, "before") || f.Remedy == "" {
 		t.Errorf("in 1970: %+v", f)
 	}
-	if f := clock(time.Now()); !f.OK {
+	if f := clock(time.Now(), kept); !f.OK {
 		t.Errorf("now: %+v", f)
 	}
 }
@@ -59,6 +64,9 @@ func TestDoctorNamesTheCommandThatGivesIDs(t *testing.T) {
 		{"", "", "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann"},
 		{"bob:100000:65536\n", "bob:100000:65536\nanna:165536:65536\n", "sudo usermod --add-subuids 231072-296607 --add-subgids 231072-296607 ann"},
 		{"ann:100000:65536\n", "", "sudo usermod --add-subgids 165536-231071 ann"},
+		{"ann:5:1\n", "ann:100000:65536\n", "sudo usermod --add-subuids 165536-231071 ann"},
+		{"ann:100000:65535\nann:300000:65535\n", "ann:100000:65536\n", "sudo usermod --add-subuids 365535-431070 ann"},
+		{"ann:5:1\nann:100000:65536\n", "ann:100000:70000\n", ""},
 		{"# ann:1:1\nann\n", "ann:100000:65536", "sudo usermod --add-subuids 165536-231071 ann"},
 	} {
 		f := judgeSubids("ann", "1000", [2]string{c.uids, c.gids})
@@ -149,6 +157,15 @@ func TestEveryCheckCanFail(t *testing.T) {
 		return guarded()
 	}
 	failing := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	kept := func(*unix.Timex) (int, error) { return unix.TIME_OK, nil }
+	limited := func(lacking ...string) func(cgroup.Limits) []string {
+		return func(l cgroup.Limits) []string {
+			if l.CPUMillis == 0 || l.MemoryBytes == 0 || l.Pids == 0 {
+				t.Errorf("asked for %+v", l)
+			}
+			return lacking
+		}
+	}
 	found := map[string]bool{}
 	for _, c := range []struct {
 		f    sandbox.Finding
@@ -163,38 +180,46 @@ func TestEveryCheckCanFail(t *testing.T) {
 		{judgeKernel("6.1"), true, "6.1", ""},
 		{userNamespaces(ctx, failing(broken)), false, "it broke", "max_user_namespaces"},
 		{userNamespaces(ctx, failing(nil)), true, "started", ""},
-		{overlay(file("nodev\tproc\n\text4\n")), false, "does not list", "modprobe overlay"},
-		{overlay(file("nodev\toverlay\n")), true, "has it", ""},
-		{overlay("/no/such"), false, "no such file", "modprobe"},
-		{cgroups("/no/such"), false, "no such file", "limits"},
-		{cgroups(t.TempDir()), false, "not writable", "limits"},
+		{overlay(broken), false, "it broke", "modprobe overlay"},
+		{overlay(nil), true, "mounted", ""},
+		{cgroups("/no/such", limited()), false, "no such file", "limits"},
+		{cgroups("/sys/fs/cgroup", limited("cpu: no cgroup controller is delegated", "pids: nor this")), false, "cpu: no cgroup controller is delegated; pids: nor this", "limits"},
+		{cgroups("/sys/fs/cgroup", limited()), true, "version", ""},
+		{ownNamespace(0, broken), false, "it broke", "newuidmap"},
+		{ownNamespace(1, nil), false, "1 users", "subordinate"},
+		{ownNamespace(65537, nil), true, "65537", ""},
 		{sizes(true, func() error { return broken }), false, "it broke", "e2fsprogs"},
 		{sizes(false, func() error { return broken }), false, "it broke", "that the system's root makes"},
 		{sizes(true, func() error { return nil }), true, "can be made", ""},
-		{boundaryWorks(ctx, true, failing(broken)), false, "it broke", "nft_tproxy"},
-		{boundaryWorks(ctx, true, failing(nil)), true, "taken down", ""},
-		{boundaryWorks(ctx, false, failing(broken)), true, "tried when", ""},
+		{boundaryWorks(broken), false, "it broke", "nft_tproxy"},
+		{boundaryWorks(nil), true, "taken down", ""},
 		{inDir.program("kit-guest", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
 		{inDir.program("kit-engine", true, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
 		{inDir.program("kit-builder", false, "is it"), false, "not found in", "KITBOX_LIBEXEC"},
 		{doctor{libexec: []string{mine}}.program("kit-guest", true, "is it"), true, "kit-guest", ""},
 		{lacks("mmdebstrap"), false, "PATH", "install"}, {lacks("git"), false, "PATH", "install"}, {lacks("newuidmap"), false, "PATH", "install"},
 		{judgeSubids("ann", "1000", [2]string{}), false, "none in", "usermod"},
+		{judgeSubids("ann", "1000", [2]string{"ann:100000:1\n", "ann:100000:65536\n"}), false, "a range of 1 in /etc/subuid", "usermod"},
 		{appArmor(proc("1", "unconfined\n"), false), false, "restricts", "apparmor_parser"},
 		{appArmor(proc("1", "unconfined\n"), true), true, "does not concern root", ""},
 		{appArmor(proc("1", "kitbox (enforce)\n"), false), true, "under the profile kitbox", ""},
 		{appArmor(proc("0", "unconfined\n"), false), true, "does not restrict", ""},
 		{appArmor("/no/such", false), true, "does not restrict", ""},
-		{idmapped("guest", true, func(string, string) error { return broken }), false, "it broke", "ext4"},
-		{idmapped("", true, func(string, string) error { return nil }), false, "kit-guest is missing", "ext4"},
-		{idmapped("guest", true, func(string, string) error { return nil }), true, "was made", ""},
+		{idmapped("guest", func(string, string) error { return broken }), false, "it broke", "ext4"},
+		{idmapped("", func(string, string) error { return nil }), false, "kit-guest is missing", "ext4"},
+		{idmapped("guest", func(string, string) error { return nil }), true, "was made", ""},
 		{foreign(), false, "can", "chmod"},
 		{disk(space(1<<30, 1<<20, 0)), false, "1.0 GiB", "prune"},
 		{disk(space(90<<30, 10, 0)), false, "10 inodes", "prune"},
 		{disk(space(90<<30, 1<<20, unix.ST_RDONLY)), false, "read-only", "KITBOX_HOME"},
 		{disk(func(string, *unix.Statfs_t) error { return broken }), false, "it broke", "KITBOX_HOME"},
 		{disk(space(90<<30, 1<<20, 0)), true, "90.0 GiB", ""},
-		{clock(time.Unix(0, 0)), false, "before this program", "set it"},
+		{clock(time.Unix(0, 0), kept), false, "before this program", "set it"},
+		{clock(time.Now().Add(6*365*24*time.Hour), kept), false, "years after", "newer kitbox"},
+		{clock(time.Now(), func(*unix.Timex) (int, error) { return unix.TIME_ERROR, nil }), false, "time server", "set it"},
+		{clock(time.Now(), func(x *unix.Timex) (int, error) { x.Status = unix.STA_UNSYNC; return unix.TIME_OK, nil }), false, "time server", "set it"},
+		{clock(time.Now(), func(*unix.Timex) (int, error) { return 0, broken }), false, "it broke", "set it"},
+		{clock(time.Now(), kept), true, "kept by", ""},
 		{watches(file("8192\n")), false, "8192", "max_user_watches"},
 		{watches(file("x\n")), false, "0", "max_user_watches"},
 		{watches("/no/such"), false, "no such file", "max_user_watches"},
@@ -214,5 +239,64 @@ func TestEveryCheckCanFail(t *testing.T) {
 		if !found[f.Name] {
 			t.Errorf("%q is not seen to fail", f.Name)
 		}
+	}
+}
+
+// What is tried is done for real, and what cannot be done is said.
+func TestTrialsAreReal(t *testing.T) {
+	needs.Root(t, "mounts and network namespaces")
+	t.Setenv("TMPDIR", t.TempDir())
+	got, err := try(t.Context(), "")
+	if err != nil || got.Overlay != "" || got.Boundary != "" || got.IDs < wantIDs {
+		t.Errorf("as root: %+v, %v", got, err)
+	}
+	// Without the privilege nothing of it works.
+	setpriv := needs.Program(t, "setpriv", "apt-get install util-linux")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(setpriv, "--bounding-set=-all", "--inh-caps=-all", self, "-test.run=^TestTrialsWithoutPrivilege$", "-test.v")
+	c.Env = append(os.Environ(), "TRIALS_TEST_INNER=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}}
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if left, err := filepath.Glob(os.TempDir() + "/kitbox-doctor-*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestTrialsWithoutPrivilege runs in a user namespace without a single privilege.
+func TestTrialsWithoutPrivilege(t *testing.T) {
+	if os.Getenv("TRIALS_TEST_INNER") == "" {
+		t.SkipNow() // run by TestTrialsAreReal
+	}
+	got := tried(t.Context())
+	if got.Overlay == "" || got.Boundary == "" || got.IDs != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAnotherProgramsTrialsAreReadWithCare(t *testing.T) {
+	for script, want := range map[string]string{
+		`echo '{"overlay":"","boundary":"no","ids":7}'`: "",
+		`echo no nsenter >&2; exit 1`:                   "no nsenter",
+		`exit 3`:                                        "exit status 3",
+		`true`:                                          "without a word",
+		`echo hello`:                                    "invalid character",
+		`echo '{"other":1}'`:                            "unknown field",
+	} {
+		got, err := tryInside(exec.Command("sh", "-c", script))
+		if want == "" && (err != nil || got != trials{Boundary: "no", IDs: 7}) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v, %v", script, got, err)
+		}
+	}
+	if err := outcome("", errors.New("no nsenter")); err == nil || err.Error() != "not tried: no nsenter" {
+		t.Error(err)
+	}
+	if err := outcome("no", nil); err == nil || outcome("", nil) != nil {
+		t.Error(err)
 	}
 }

@@ -67,6 +67,7 @@ func (s Sandbox) Run(ctx context.Context, session *link.Session, launch plan.Lau
 		}
 	}
 	since := time.Now()
+	defer s.giveBack(ctx, c)
 	exit, err := (&client.Client{Dial: dial}).Exec(ctx, r, io)
 	if err != nil && begun && ctx.Err() == nil {
 		return nil, fmt.Errorf("sandbox %s: %w: %w", s.State.Name, err, kiterr.ErrLost)
@@ -80,6 +81,23 @@ func (s Sandbox) Run(ctx context.Context, session *link.Session, launch plan.Lau
 	}
 	return res, nil
 }
+
+// giveBack has the keeper give to the owners of mounted directories what c may have made
+// there as another than the image's user, whose files are theirs already. What else makes
+// some, such as a service, is seen to when the sandbox stops. That is not worth the
+// command's result, so that what fails is left for then.
+func (s Sandbox) giveBack(ctx context.Context, c *sandbox.Cmd) {
+	if c.User == "" {
+		return
+	}
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackBound)
+	defer cancel()
+	_ = s.Keeper().GiveBack(bound)
+}
+
+// giveBackBound is how long that may take, for which large directories have to be gone
+// through.
+const giveBackBound = 30 * time.Second
 
 // forward passes signals on until done.
 func forward(from <-chan int, to chan<- syscall.Signal, done <-chan struct{}) {

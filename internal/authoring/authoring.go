@@ -52,7 +52,8 @@ var schemaVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCom
 
 // Find returns the descriptor's file in dir: the one named after the directory,
 // or kit.yaml, or the only file that is a descriptor. None is
-// [kiterr.ErrNotFound], or [fs.ErrPermission] if this user cannot look; several are refused with their names.
+// [kiterr.ErrNotFound], or [fs.ErrPermission] if this user cannot look; several are
+// refused with their names, and so is one that is too large.
 func Find(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -66,6 +67,7 @@ func Find(dir string) (string, error) {
 	}
 	var found []string
 	closed := "" // a file that could be one, and this user cannot read
+	large := ""  // a file that would be one if it were not so large
 	for _, e := range entries {
 		shows := IsComment
 		switch ext := strings.ToLower(filepath.Ext(e.Name())); {
@@ -81,6 +83,8 @@ func Find(dir string) (string, error) {
 			found = append(found, e.Name())
 		case errors.Is(err, fs.ErrPermission) && closed == "":
 			closed = e.Name()
+		case errors.Is(err, errLarge) && large == "" && shows(data):
+			large = e.Name()
 		}
 	}
 	if len(found) == 1 {
@@ -96,6 +100,9 @@ func Find(dir string) (string, error) {
 	if len(found) == 0 && closed != "" {
 		return "", fmt.Errorf("%s cannot be read: %w", filepath.Join(dir, closed), fs.ErrPermission)
 	}
+	if len(found) == 0 && large != "" {
+		return "", fmt.Errorf("%s has more than %d bytes, and a descriptor at most 524288: move large texts into the content: %w", filepath.Join(dir, large), enough, kiterr.ErrRefused)
+	}
 	if len(found) == 0 {
 		return "", fmt.Errorf("no Kit descriptor in %s: it would be a .yaml file with a schemaVersion, such as %s.yaml: %w",
 			dir, filepath.Base(abs), kiterr.ErrNotFound)
@@ -103,19 +110,29 @@ func Find(dir string) (string, error) {
 	return "", ambiguous(dir, found)
 }
 
-// readSome reads what may be a descriptor. The directory may be one that a sandbox
-// writes to: what is a pipe there, or has no end, is not waited for.
+// enough is what is read of a file to see whether it is a descriptor, in bytes.
+const enough = 1 << 20
+
+var errLarge = errors.New("too large for a descriptor")
+
+// readSome reads what may be a descriptor, or the beginning of what is too large
+// to be one. The directory may be one that a sandbox writes to: what is a pipe
+// there, or has no end, is not waited for.
 func readSome(dir string, e fs.DirEntry) ([]byte, error) {
-	const enough = 1 << 20
 	f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > enough {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
 		return nil, fs.ErrInvalid
 	}
-	return io.ReadAll(io.LimitReader(f, enough))
+	data, err := io.ReadAll(io.LimitReader(f, enough))
+	if err == nil && st.Size() > enough {
+		err = errLarge
+	}
+	return data, err
 }
 
 // IsComment reports whether data is a recipe whose head holds a descriptor

@@ -25,6 +25,9 @@ func TestFindPrefersTheFileNamedAfterTheDirectory(t *testing.T) {
 		"comment descriptor":    {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   kind: mixin\nFROM scratch\n"}, "Dockerfile", nil},
 		"a plain recipe":        {map[string]string{"Dockerfile": "# a comment\nFROM scratch\n# kit:\n"}, "", kiterr.ErrNotFound},
 		"ambiguous":             {map[string]string{"a.yaml": descriptor, "b.yaml": descriptor}, "", kiterr.ErrRefused},
+		"too large":             {map[string]string{"a.yaml": descriptor + strings.Repeat("#", 1<<20)}, "", kiterr.ErrRefused},
+		"too large beside one":  {map[string]string{"a.yaml": descriptor + strings.Repeat("#", 1<<20), "b.yaml": descriptor}, "b.yaml", nil},
+		"large, and none":       {map[string]string{"data.yaml": "x: " + strings.Repeat("#", 1<<20)}, "", kiterr.ErrNotFound},
 		"nothing":               {nil, "", kiterr.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {

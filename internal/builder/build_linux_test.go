@@ -552,6 +552,22 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 			files: map[string]string{"hello.yaml": "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"a@1\"]\ncapabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /opt/s}\n", "hello.dockerfile": "FROM scratch\nCOPY x /opt/s/x\n", "x": ""},
 			file:  "hello.yaml", has: []string{"/opt/s/SKILL.md", "agent-skill@1/content-present"}, err: kiterr.ErrRefused,
 		},
+		"a descriptor of 600 KiB": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 600<<10) + "\n", "hello.dockerfile": recipe},
+			file:  "hello.yaml", has: []string{"the descriptor has 6", "more than 524288 are refused", "move large texts into the content"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 600 KiB in a recipe's head": {
+			files: map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   provides: [\"c@1.0\"]\n#   description: " + strings.Repeat("x", 600<<10) + "\n\nFROM kitbox.local/base:1\nCMD [\"sh\"]\n"},
+			file:  "Dockerfile", has: []string{"the descriptor has 6", "more than 524288 are refused"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 3 MiB": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 3<<20) + "\n", "hello.dockerfile": recipe}, r: builder.Request{Descriptor: "hello.yaml"},
+			file: "hello.yaml", has: []string{"the descriptor has 3", "more than 524288 are refused"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
+		"a descriptor of 3 MiB to be found": {
+			files: map[string]string{"hello.yaml": workload + "description: " + strings.Repeat("x", 3<<20) + "\n", "hello.dockerfile": recipe},
+			has:   []string{"hello.yaml", "524288"}, not: []string{"xxx"}, err: kiterr.ErrRefused,
+		},
 		"no descriptor": {files: map[string]string{"readme": ""}, has: []string{"schemaVersion"}, err: kiterr.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -675,6 +691,25 @@ func TestWithASourceDateBytesDoNotDependOnTheClockOrTheCache(t *testing.T) {
 	}
 	if d := b.mustBuild(builder.Request{Context: decl}); d.Digest != firstDecl.Digest {
 		t.Errorf("a declaration-only Kit without a source date: %s and %s", firstDecl.Digest, d.Digest)
+	}
+}
+
+// TestARequestIsOfTheTimeThatItsEnvironmentStates builds as kitbox has Kits built.
+func TestARequestIsOfTheTimeThatItsEnvironmentStates(t *testing.T) {
+	b := newBench(t)
+	dir := b.kit(map[string]string{"hello.yaml": declaration})
+	epoch := int64(1700000000)
+	want := b.mustBuild(builder.Request{Context: dir, SourceDateEpoch: &epoch})
+	request, err := json.Marshal(builder.Request{Home: b.home, Context: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "build", "--request", "-", "--progress", "quiet")
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	cmd.Stdin = bytes.NewReader(request)
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), want.Digest.String()) {
+		t.Errorf("%s, %v; want %s", out, err, want.Digest)
 	}
 }
 

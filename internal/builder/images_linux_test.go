@@ -23,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/tck/artifact"
 )
 
@@ -39,8 +40,19 @@ type watched struct {
 
 func newWatched(t *testing.T, private bool) *watched {
 	t.Helper()
+	return watch(t, private, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+}
+
+// newValidating is one that checks what it gets, and shows a manifest to those
+// alone who say that they take one.
+func newValidating(t *testing.T) *watched {
+	t.Helper()
+	return watch(t, false, registrytest.Validating(t.Context(), t.TempDir()))
+}
+
+func watch(t *testing.T, private bool, inner http.Handler) *watched {
+	t.Helper()
 	w := &watched{private: private}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		down := w.down

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/builder"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -143,7 +146,8 @@ func TestNoCacheMakesTheSameImage(t *testing.T) {
 // TestARecipeOfAnotherFrontend is built by that one, where the network allows.
 func TestARecipeOfAnotherFrontend(t *testing.T) {
 	b := newBench(t)
-	syntax := newRegistry(t) + "/others/dockerfile:1"
+	host := newRegistry(t)
+	syntax := host + "/others/dockerfile:1"
 	// It is the Dockerfile frontend again, under a name that is not its own.
 	cmd := exec.Command("go", "run", "../frontend/bundle", "--dir", t.TempDir(), "--push", syntax,
 		"linux/"+runtime.GOARCH+"="+program(t, "github.com/moby/buildkit/frontend/dockerfile/cmd/dockerfile-frontend"))
@@ -162,6 +166,53 @@ func TestARecipeOfAnotherFrontend(t *testing.T) {
 	if _, err := b.build(builder.Request{Context: dir}); err == nil || !strings.Contains(err.Error(), "syntax line") {
 		t.Errorf("without a network: %v", err)
 	}
+	// Docker's name means what is built in for releases alone: another language of
+	// it, or one frontend exactly, is that one's, here by a mirror.
+	fetcher := &fetch.Fetcher{Home: t.TempDir()}
+	d, err := fetcher.PullImage(t.Context(), syntax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(b.home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.home, "registries.json"), []byte(`{"version":1,"mirrors":{"docker.io":[{"host":"`+host+`","tags":true}]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fetcher.Push(t.Context(), syntax, host+"/docker/dockerfile:1-labs"); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"docker/dockerfile:1-labs":                 "",
+		"docker/dockerfile@" + d.Digest.String():   "",
+		"docker/dockerfile:1@" + d.Digest.String(): "",
+		"docker/dockerfile:master":                 "docker/dockerfile:master",
+		"docker/dockerfile-upstream:master":        "docker/dockerfile-upstream:master",
+	} {
+		dir := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "# syntax=" + line + "\nFROM kitbox.local/base:1\nUSER root\nRUN echo labs >/x\nCMD [\"sh\"]\n"})
+		if _, err := b.build(builder.Request{Context: dir}); err == nil || !strings.Contains(err.Error(), "syntax line") || !strings.Contains(err.Error(), "docker/dockerfile:1") {
+			t.Errorf("%s without a network: %v", line, err)
+		}
+		res, err := b.build(builder.Request{Context: dir, Network: builder.NetworkHost})
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, which the registry has not: %v", line, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		if len(res.Bases) != 1 || res.Bases[0].Digest != d.Digest || b.file(b.image(res), "/x") != "labs\n" {
+			t.Errorf("%s: built by %v", line, res.Bases)
+		}
+	}
+	newer := b.kit(map[string]string{"hello.yaml": workload, "hello.dockerfile": "# syntax=docker/dockerfile:1.9999\nFROM kitbox.local/base:1\nCMD [\"sh\"]\n"})
+	if w := b.mustBuild(builder.Request{Context: newer}).Warnings; len(w) != 1 || w[0].File != "hello.dockerfile" || w[0].Line != 1 || !strings.Contains(w[0].Message, "asks for Dockerfile 1.9999") {
+		t.Errorf("warnings: %+v", w)
+	}
+
 	comment := b.kit(map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n#   provides: [\"c@1.0\"]\n\n" + files["hello.dockerfile"]})
 	res = b.mustBuild(builder.Request{Context: comment, Network: builder.NetworkHost})
 	if got := b.file(b.image(res), "/usr/share/sandbox/kit/Dockerfile/kit.dockerfile"); got != files["hello.dockerfile"] {

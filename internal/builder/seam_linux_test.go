@@ -12,6 +12,16 @@ import (
 // this process, as other clients of BuildKit do. What the frontend says in the
 // way of warnings comes back too. It is for tests of other packages.
 func SolveBy(ctx context.Context, r Request, frontend string, attrs map[string]string) (digest.Digest, []Warning, error) {
+	return solveBy(ctx, r, frontend, attrs, "")
+}
+
+// PushBy is SolveBy, into the registry that ref names.
+func PushBy(ctx context.Context, r Request, frontend string, attrs map[string]string, ref string) (digest.Digest, error) {
+	d, _, err := solveBy(ctx, r, frontend, attrs, ref)
+	return d, err
+}
+
+func solveBy(ctx context.Context, r Request, frontend string, attrs map[string]string, ref string) (digest.Digest, []Warning, error) {
 	if err := r.complete(); err != nil {
 		return "", nil, err
 	}
@@ -29,8 +39,12 @@ func SolveBy(ctx context.Context, r Request, frontend string, attrs map[string]s
 	if err != nil {
 		return "", nil, err
 	}
+	if ref != "" {
+		opt.Exports = []client.ExportEntry{{Type: client.ExporterImage, Attrs: map[string]string{"name": ref, "push": "true"}}}
+	}
 	opt.Frontend = frontend
 	maps.Copy(opt.FrontendAttrs, attrs)
+	maps.DeleteFunc(opt.FrontendAttrs, func(k, v string) bool { return k == "platform" && v == "" })
 	obs := newObserver()
 	status := make(chan *client.SolveStatus)
 	read := make(chan struct{})
@@ -49,6 +63,8 @@ func SolveBy(ctx context.Context, r Request, frontend string, attrs map[string]s
 	if err != nil {
 		return "", obs.warnings(), err
 	}
-	_, err = land.publish(ctx, desc)
+	if ref == "" {
+		_, err = land.publish(ctx, desc)
+	}
 	return desc.Digest, obs.warnings(), err
 }

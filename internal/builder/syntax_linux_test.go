@@ -255,7 +255,6 @@ func TestBuildKitShowsWhereAnErrorIs(t *testing.T) {
 		"a second syntax line's":      {map[string]string{"Dockerfile": "# syntax=docker/sandbox-kit:3\n# kit:\n#   schemaVersion: \"3\"\n#   kind: workload\n\n# syntax=docker/dockerfile:1\nFROM kitbox.local/base:1\nUSER root\nRUN false\n"}, "Dockerfile", builder.Request{Descriptor: "Dockerfile"}, 9, "exit code: 1", []string{">>> RUN false"}},
 		"a rule of the suite":         {map[string]string{"hello.yaml": head + "capabilities:\n  - type: com.docker.sandbox/agent-skill@1\n    config: {path: /s}\n", "hello.dockerfile": "FROM kitbox.local/base:1\nCMD [\"sh\"]\n"}, "hello.yaml", builder.Request{}, 3, "agent-skill@1/content-present", []string{">>> kind: workload"}},
 		"a provide without a version": {map[string]string{"hello.yaml": "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: mixin\nprovides:\n  - a@1\n  - b\n"}, "hello.yaml", builder.Request{}, 6, "write b@VERSION or set version", []string{">>>   - b"}},
-		"a set":                       {map[string]string{"hello.yaml": "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: set\nversion: \"1\"\nprovides: [s]\nkits:\n  - ref: ghcr.example/kits/a:1\n"}, "hello.yaml", builder.Request{}, 6, "kitbox build assembles it", []string{">>> kits:"}},
 		"nothing to launch":           {map[string]string{"hello.yaml": head, "hello.dockerfile": "FROM kitbox.local/base:1\n"}, "hello.yaml", builder.Request{}, 3, "ENTRYPOINT", []string{">>> kind: workload"}},
 	} {
 		t.Run(name, func(t *testing.T) {

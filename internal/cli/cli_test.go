@@ -32,6 +32,9 @@ type fake struct {
 	events    []sandbox.PolicyEvent
 	infos     []sandbox.Info
 
+	unsaved    sandbox.Unsaved
+	unsavedErr error
+
 	rules   []sandbox.NetworkGrant
 	change  sandbox.RuleChange
 	query   sandbox.PolicyQuery
@@ -96,6 +99,11 @@ type fakeBox struct {
 	f    *fake
 	name string
 }
+
+func (b fakeBox) Unsaved(context.Context) (*sandbox.Unsaved, error) {
+	return &b.f.unsaved, b.f.unsavedErr
+}
+func (b fakeBox) Bundle(context.Context, io.Writer) error { return kiterr.ErrNotFound }
 
 func (b fakeBox) Name() string { return b.name }
 func (b fakeBox) Status(context.Context) (sandbox.Info, error) {
@@ -170,7 +178,11 @@ func TestUsageMistakesNameTheThingAndTheHelp(t *testing.T) {
 	} {
 		var f fake
 		status, out, errs := f.command(strings.Fields(c.args)...)
-		if status != kiterr.StatusFailed || out != "" || !strings.HasPrefix(errs, "kitbox: ") || strings.Count(errs, "\n") != 1 ||
+		want := kiterr.StatusFailed
+		if strings.HasPrefix(c.args, "exec ") {
+			want = kiterr.StatusCannotExec
+		}
+		if status != want || out != "" || !strings.HasPrefix(errs, "kitbox: ") || strings.Count(errs, "\n") != 1 ||
 			!strings.Contains(errs, c.want) || !strings.Contains(errs, "--help") {
 			t.Errorf("%s: status %d, stdout %q, stderr %q", c.args, status, out, errs)
 		}

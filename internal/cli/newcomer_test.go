@@ -92,10 +92,10 @@ func TestATerminalWithoutInputReadsItsEnd(t *testing.T) {
 	if status, _, errs := f.command("exec", "-t", "t", "--", "cat"); status != 0 || reads != 2 || f.cmd.Terminal == nil {
 		t.Errorf("status %d, %d reads: %s", status, reads, errs)
 	}
-	for _, args := range []string{"exec -it t -- cat", "run -q -it ./w"} {
+	for args, want := range map[string]int{"exec -it t -- cat": 125, "run -q -it ./w": 1} {
 		var f fake
 		status, _, errs := f.command(strings.Fields(args)...)
-		if status != 1 || !strings.Contains(errs, "needs a terminal on stdin") || len(f.did) > 0 {
+		if status != want || !strings.Contains(errs, "needs a terminal on stdin") || len(f.did) > 0 {
 			t.Errorf("%s: status %d, did %v: %s", args, status, f.did, errs)
 		}
 	}

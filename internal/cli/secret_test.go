@@ -56,7 +56,10 @@ func (k *keeps) ImportSecrets(_ context.Context, r sandbox.SecretRef, _ io.Reade
 func (k *keeps) command(stdin string, args ...string) (status int, out, errs string) {
 	var o, e strings.Builder
 	env := &Env{Args: append([]string{"secret"}, args...), Stdin: strings.NewReader(stdin), Stdout: &o, Stderr: &e, Runtime: k,
-		Getenv: func(name string) string { return map[string]string{"TOKEN": "from-env", "HOME": "/h"}[name] }}
+		LookupEnv: func(name string) (string, bool) {
+			v, ok := map[string]string{"TOKEN": "from-env", "HOME": "/h"}[name]
+			return v, ok
+		}}
 	return Main(context.Background(), env), o.String(), e.String()
 }
 

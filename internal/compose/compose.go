@@ -67,7 +67,7 @@ func (c *Composer) Compose(ctx context.Context, o sandbox.CreateOptions, name, i
 	if len(o.Kits) == 0 {
 		return nil, errors.New("no Kit to run")
 	}
-	w, err := c.c.Files.Judge(o, id)
+	w, err := c.c.Files.Judge(ctx, o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (c *Composer) Compose(ctx context.Context, o sandbox.CreateOptions, name, i
 		return nil, err
 	}
 	for i := range p.Volumes {
-		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && o.Ephemeral && o.Name == ""
+		p.Volumes[i].Transient = !p.Volumes[i].Tmpfs && (o.Ephemeral || o.Passing) && o.Name == ""
 	}
 	if err := c.c.Files.Add(p, w); err != nil {
 		return nil, err

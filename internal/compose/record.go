@@ -49,6 +49,8 @@ type Asked struct {
 	UnprotectedGit    bool            `json:"unprotectedGit,omitempty"`
 	Mounts            []sandbox.Mount `json:"mounts,omitempty"`
 
+	BuildNetwork string `json:"buildNetwork,omitempty"`
+
 	AllowPassthrough bool `json:"allowPassthrough,omitempty"`
 	DenyAll          bool `json:"denyAll,omitempty"`
 	Approve          bool `json:"approve,omitempty"` // of what Kits ask under DenyAll
@@ -62,7 +64,7 @@ type Asked struct {
 func askedFor(o sandbox.CreateOptions) *Asked {
 	a := &Asked{Routes: o.Routes, Workspace: o.Workspace, Limits: o.Limits, IdleNanos: int64(o.Idle),
 		AllowPrivileged: o.AllowPrivileged, AllowPassthrough: o.AllowPassthrough, DenyAll: o.DenyAll, Approve: o.Approve, Ephemeral: o.Ephemeral, Driver: o.Driver,
-		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts}
+		WorkspaceMode: o.WorkspaceMode, WorkspaceReadOnly: o.WorkspaceReadOnly, Masks: o.Masks, UnprotectedGit: o.UnprotectedGit, Mounts: o.Mounts, BuildNetwork: o.BuildNetwork}
 	for _, ref := range o.Kits {
 		a.Kits = append(a.Kits, anywhere(ref))
 	}

@@ -88,6 +88,7 @@ func Plan(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Mounts = append(d.Mounts, sandbox.Mount(b))
 	}
 	d.Limits = bounds(p)
+	d.GPUs = GPUs(p)
 	for _, m := range p.HostMounts {
 		d.HostMounts = append(d.HostMounts, sandbox.HostMount{Handle: m.Handle, Identity: m.Identity, Path: m.Path, Dir: m.Source})
 	}
@@ -115,6 +116,15 @@ func Plan(p *plan.Plan) (*sandbox.Plan, error) {
 		d.Skipped = append(d.Skipped, sandbox.Skipped(s))
 	}
 	return d, nil
+}
+
+// GPUs shows the GPUs of p.
+func GPUs(p *plan.Plan) []sandbox.GPU {
+	var out []sandbox.GPU
+	for _, g := range p.GPUs {
+		out = append(out, sandbox.GPU(g))
+	}
+	return out
 }
 
 // bounds shows the limits of p and who set them.

@@ -21,6 +21,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/compose"
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/gpu"
 	"github.com/kitbox-dev/kitbox/internal/handler/builtin"
 	"github.com/kitbox-dev/kitbox/internal/handler/credential"
 	"github.com/kitbox-dev/kitbox/internal/hostmount"
@@ -56,9 +57,13 @@ type Config struct {
 	Prepare func()
 
 	// Attach puts a boundary for p, with the rules given, around a network
-	// namespace, logging what it decides to log and keeping what it must
-	// remember in dir.
-	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log func(audit.Decision), dir string) (keeper.Boundary, error)
+	// namespace, logging what it decides to log, without which it presents
+	// no secret, and keeping what it must remember in dir.
+	Attach func(ctx context.Context, netns *os.File, p *plan.Plan, rules []plan.EgressRule, phase plan.Phase, log *audit.Log, dir string) (keeper.Boundary, error)
+
+	// Logins names the registry logins of p that requests to host and port may
+	// be given; dir is what Attach was given. Nil: there are none.
+	Logins func(p *plan.Plan, dir, host string, port uint16) ([]string, error)
 
 	// Rule judges an egress rule; nil accepts all.
 	Rule func(plan.EgressRule) error
@@ -79,6 +84,9 @@ type Config struct {
 	// Unenforced names each of the limits that the driver cannot hold here,
 	// with the reason; nil: it holds all.
 	Unenforced func(plan.Limits) []string
+
+	// GPUs are those that the driver can pass into machines; nil: none.
+	GPUs func() gpu.Found
 
 	// Login reports whether this host has a login for an image registry
 	// that the boundary can present; nil: there is none. DockerConfig is the
@@ -143,7 +151,7 @@ func New(c Config) *Engine {
 	stored := func(service, identity, name string) (credential.Binding, error) {
 		return custody.Stored(e.secrets, service, identity, name)
 	}
-	handlers := builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced), Capabilities: c.Capabilities,
+	handlers := builtin.Handlers(builtin.Host{Storage: e.storage, Rule: c.Rule, Resources: capacity(c.Unenforced, c.GPUs), Capabilities: c.Capabilities,
 		HostMount: e.shared.Place, Secret: stored, Domain: c.Domain, Registry: c.Registry, Login: c.Login, DockerConfig: c.DockerConfig})
 	e.composer = compose.New(compose.Config{Home: c.Home, Book: e.globalRules(), Files: e.files, Open: e.opened, Handlers: handlers,
 		Fetcher: c.Fetcher, BootFiles: c.BootFiles, Authority: c.Authority, Unenforced: c.Unenforced, Upstream: c.Upstream})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
@@ -41,7 +42,7 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	decisions := new(audit.Log) // of the boundary that was attached last
+	var decisions atomic.Pointer[audit.Log] // of the boundary that was attached last
 	k := keeper.New(p)
 	k.Dir, k.Driver = dir, e.c.Driver
 	k.Guest = keeper.NewGuest(e.c.Driver, p)
@@ -52,22 +53,27 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
-		log, err := os.OpenFile(sb.Path(policyFile), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		log, err := audit.Open(sb.Path(policyFile))
 		if err != nil {
 			return nil, durable.Explain(sb.Path(policyFile), err)
 		}
-		decisions = &audit.Log{W: log}
-		if st, err := log.Stat(); err == nil {
-			decisions.Held = st.Size()
-		}
-		bd, err := e.c.Attach(ctx, ns, p, rules, phase, decisions.Write, dir)
+		decisions.Store(log)
+		bd, err := e.c.Attach(ctx, ns, p, rules, phase, log, dir)
 		if err != nil {
 			return nil, errors.Join(err, log.Close())
 		}
-		return loggedBoundary{bd, decisions, log}, nil
+		return loggedBoundary{bd, log}, nil
+	}
+	k.Unlogged = func() error {
+		if log := decisions.Load(); log != nil {
+			return durable.Explain(sb.Path(policyFile), log.Failing())
+		}
+		return nil
 	}
 	k.Refused = func(ctx context.Context) []sandbox.PolicyEvent {
-		decisions.Flush()
+		if log := decisions.Load(); log != nil {
+			log.Flush()
+		}
 		return b.refused(ctx)
 	}
 	k.Remove = func(ctx context.Context, keep bool) error { return e.forget(ctx, sb, p, keep) }
@@ -77,10 +83,9 @@ func (e *Engine) OpenKeeper(dir string) (*keeper.Keeper, error) {
 // loggedBoundary is a boundary whose log is complete once it is closed.
 type loggedBoundary struct {
 	keeper.Boundary
-	log  *audit.Log
-	file *os.File
+	log *audit.Log
 }
 
 func (b loggedBoundary) Close() error {
-	return errors.Join(b.Boundary.Close(), b.log.Close(), b.file.Close())
+	return errors.Join(b.Boundary.Close(), b.log.Close())
 }

@@ -1,13 +1,10 @@
 package engine
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -25,63 +22,39 @@ import (
 // followPause is how often a followed log is looked at again.
 const followPause = 100 * time.Millisecond
 
-// PolicyLog implements [sandbox.PolicyLogger]. It reads the file that the keeper
-// writes, so that it works on a stopped sandbox and beside a keeper that hangs.
+// PolicyLog implements [sandbox.PolicyLogger]. It reads the files that the
+// keeper writes, so that it works on a stopped sandbox and beside a keeper that hangs.
 func (b *box) PolicyLog(ctx context.Context, o sandbox.PolicyLogOptions) iter.Seq2[sandbox.PolicyEvent, error] {
 	return func(yield func(sandbox.PolicyEvent, error) bool) {
-		f, err := os.Open(b.sb.Path(policyFile))
-		if errors.Is(err, fs.ErrNotExist) {
-			if !o.Follow {
-				return
-			}
-			f, err = os.OpenFile(b.sb.Path(policyFile), os.O_RDONLY|os.O_CREATE, 0o600)
-		}
-		if err != nil {
-			yield(sandbox.PolicyEvent{}, durable.Explain(b.sb.Path(policyFile), err))
-			return
-		}
-		defer f.Close()
-		r := bufio.NewReader(f)
-		var line []byte
-		for ctx.Err() == nil {
-			part, err := r.ReadBytes('\n')
-			line = append(line, part...)
-			switch {
-			case err == nil:
-				ev, derr := policyEvent(line)
-				line = line[:0]
-				if derr != nil {
-					derr = fmt.Errorf("%s: %w", b.sb.Path(policyFile), derr)
-				}
-				if !yield(ev, derr) {
-					return
-				}
-			case !errors.Is(err, io.EOF):
-				yield(sandbox.PolicyEvent{}, err)
-				return
-			case !o.Follow:
-				return // a torn line is one that is being written
-			default:
+		var wait func() bool
+		if o.Follow {
+			wait = func() bool {
 				if _, err := os.Stat(b.sb.Dir()); err != nil {
-					return // removed
+					return false // removed
 				}
 				select {
 				case <-ctx.Done():
 				case <-time.After(followPause):
 				}
+				return true
+			}
+		}
+		for d, err := range audit.Read(ctx, b.sb.Path(policyFile), wait) {
+			if err != nil {
+				yield(sandbox.PolicyEvent{}, durable.Explain(b.sb.Path(policyFile), err))
+				return
+			}
+			if !yield(policyEvent(d), nil) {
+				return
 			}
 		}
 	}
 }
 
-func policyEvent(line []byte) (sandbox.PolicyEvent, error) {
-	var d audit.Decision
-	if err := json.Unmarshal(line, &d); err != nil {
-		return sandbox.PolicyEvent{}, err
-	}
+func policyEvent(d audit.Decision) sandbox.PolicyEvent {
 	return sandbox.PolicyEvent{Time: d.Time, Phase: string(d.Phase), Kind: string(d.Kind), Verdict: d.Verdict,
 		Allowed: d.Verdict != audit.Deny, Host: d.Host, Port: d.Port, Protocol: d.Protocol, Method: d.Method, Path: d.Path, Dialled: d.Dialled,
-		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count, Credential: d.Credential}, nil
+		Reason: d.Why, Rule: d.Rule, Source: d.Source, Count: d.Count, Credential: d.Credential}
 }
 
 // refusedBound is how many refusals travel with the error of a hook. They are

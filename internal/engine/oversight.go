@@ -27,7 +27,15 @@ func (e *Engine) names() ([]string, error) { return e.state.List() }
 type subject struct{ b *box }
 
 func (s subject) Plan() (*plan.Plan, error) { return s.b.plan() }
-func (s subject) Book() string              { return s.b.sb.Path(rulesFile) }
+
+// Logins implements [oversight.Subject].
+func (s subject) Logins(p *plan.Plan, host string, port uint16) ([]string, error) {
+	if s.b.e.c.Logins == nil || len(p.DockerAuth) == 0 {
+		return nil, nil
+	}
+	return s.b.e.c.Logins(p, s.b.sb.Dir(), host, port)
+}
+func (s subject) Book() string { return s.b.sb.Path(rulesFile) }
 
 // Reload implements [oversight.Subject]. A keeper that hangs is told from one that is
 // busy.

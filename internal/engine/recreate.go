@@ -80,7 +80,7 @@ func (b *box) Recreate(ctx context.Context, o sandbox.RecreateOptions) error {
 		}
 		// They ran once, when the sandbox was made, and nothing runs them now.
 		shown.Hooks = slices.DeleteFunc(shown.Hooks, func(h sandbox.Hook) bool { return h.Phase == string(plan.Install) })
-		shown.Warnings = compose.Warnings(c.Plan, co.Env)
+		shown.BuildNetwork, shown.Warnings = co.BuildNetwork, compose.Warnings(c.Plan, co.Env)
 		for _, k := range c.Plan.Uninstalled {
 			shown.Warnings = append(shown.Warnings, uninstalled(k))
 		}
@@ -159,6 +159,13 @@ func (b *box) again(o sandbox.RecreateOptions) (sandbox.CreateOptions, error) {
 		UnprotectedGit: l.Asked.UnprotectedGit, Mounts: l.Asked.Mounts,
 		DenyAll: l.Asked.DenyAll, Approve: l.Asked.Approve || o.AllowWidening,
 		AllowPrivileged: l.Asked.AllowPrivileged || o.AllowPrivileged, AllowPassthrough: l.Asked.AllowPassthrough || o.AllowPassthrough, Progress: o.Progress, Pull: cmp.Or(o.Pull, string(fetch.Always))}
+	network := l.Asked.BuildNetwork
+	if o.Lock != nil || len(o.Kits) > 0 {
+		network = ""
+	}
+	if co.BuildNetwork = cmp.Or(o.BuildNetwork, network); co.BuildNetwork == "none" {
+		co.BuildNetwork = ""
+	}
 	switch {
 	case o.Lock != nil:
 		co.Kits, co.Args, co.Lock = o.Kits, nil, o.Lock

@@ -144,7 +144,7 @@ func (b *box) info(ctx context.Context, machines map[string]driver.Machine, unti
 		}
 		m = machines[p.Machine.ID]
 		i.Skipped, i.Unenforced = display.Left(p, m)
-		i.HostPorts = display.HostPorts(p)
+		i.HostPorts, i.GPUs = display.HostPorts(p), display.GPUs(p)
 		for _, k := range p.Uninstalled {
 			i.Problems = append(i.Problems, uninstalled(k))
 		}

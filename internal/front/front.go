@@ -56,7 +56,7 @@ func Main(args []string) int {
 	debug.SetGCPercent(400) // it ends before collecting would pay
 	ctx, h := hear()
 	whole := sync.OnceValue(func() error { return h.succeed(args) })
-	env := &world.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	env := &world.Env{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv}
 	env.Runtime = keepers{quick[i].purpose, whole}
 	return tree.Main(ctx, env, []tree.Command{quick[i].command}, false)
 }
@@ -109,9 +109,17 @@ func oneName(args []string) bool {
 	return names == 1
 }
 
-// errUnable ends a command that only the whole program could have carried out, when
-// it could not be started. Why has been said.
-var errUnable = kiterr.ExitStatus(kiterr.StatusFailed)
+// failed is the status of a command that was not carried out for want of the whole
+// program: of exec, whose status is otherwise that of what it runs, one of its own.
+func failed(args []string) int {
+	for len(args) > 0 && args[0] == "--no-input" {
+		args = args[1:]
+	}
+	if len(args) > 0 && args[0] == "exec" {
+		return kiterr.StatusCannotExec
+	}
+	return kiterr.StatusFailed
+}
 
 // A hearing is of signals that end the command as long as this program carries it
 // out.
@@ -152,8 +160,7 @@ func (h *hearing) succeed(args []string) error {
 	if h.end() {
 		return context.Canceled
 	}
-	_ = become(args)
-	return errUnable
+	return kiterr.ExitStatus(become(args)) // why has been said
 }
 
 // become replaces this process by the whole program with the same arguments. It
@@ -162,16 +169,16 @@ func become(args []string) int {
 	path := programs.Find(programs.Dirs(), Engine)
 	if path == "" {
 		fmt.Fprintf(os.Stderr, "kitbox: the program %s is missing: it belongs beside kitbox or into ../libexec/kitbox; install both, or name its directory in KITBOX_LIBEXEC\n", Engine)
-		return kiterr.StatusFailed
+		return failed(args[1:])
 	}
 	// It would become itself for ever.
 	if st, err := os.Stat(path); err == nil {
 		if self, err := os.Stat("/proc/self/exe"); err == nil && os.SameFile(st, self) {
 			fmt.Fprintf(os.Stderr, "kitbox: %s is not %s but kitbox itself: install %s there\n", path, Engine, Engine)
-			return kiterr.StatusFailed
+			return failed(args[1:])
 		}
 	}
 	err := syscall.Exec(path, args, os.Environ())
 	fmt.Fprintf(os.Stderr, "kitbox: starting %s: %v\n", path, err)
-	return kiterr.StatusFailed
+	return failed(args[1:])
 }

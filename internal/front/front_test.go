@@ -128,6 +128,21 @@ func TestItDoesNotBecomeItselfForEver(t *testing.T) {
 	}
 }
 
+// Without the whole program an exec has not started its command, and no other command
+// has a status for that.
+func TestAMissingProgramIsACommandThatWasNotStarted(t *testing.T) {
+	t.Setenv("KITBOX_LIBEXEC", t.TempDir())
+	t.Setenv("KITBOX_HOME", t.TempDir())
+	for args, want := range map[string]int{
+		"exec t true": kiterr.StatusCannotExec, "--no-input exec t true": kiterr.StatusCannotExec, "exec -d t true": kiterr.StatusCannotExec,
+		"stop t": kiterr.StatusFailed, "run exec": kiterr.StatusFailed, "": kiterr.StatusFailed,
+	} {
+		if got := Main(append([]string{"kitbox"}, strings.Fields(args)...)); got != want {
+			t.Errorf("%q: status %d, want %d", args, got, want)
+		}
+	}
+}
+
 // A box can be asked for whatever a command may turn out to need.
 func TestWhatOnlyTheWholeProgramCanDoIsLeftToIt(t *testing.T) {
 	left := errors.New("left to the whole program")

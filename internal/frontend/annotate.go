@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
@@ -11,11 +10,17 @@ import (
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
+// about is what annotations say beside the descriptor.
+func (b Builder) about(opts map[string]string) (annotation.Options, error) {
+	epoch, err := annotation.ParseEpoch(opts[buildArgPrefix+sourceDateEpoch])
+	return annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}, SourceDateEpoch: epoch}, err
+}
+
 // annotations returns those of d (§9.3).
 func (b Builder) annotations(d spec.Descriptor, opts map[string]string) (map[string]string, error) {
-	o := annotation.Options{Builder: &annotation.Builder{Name: "kitbox", Version: b.Version, Revision: b.Revision}}
-	if s, err := strconv.ParseInt(opts[buildArgPrefix+sourceDateEpoch], 10, 64); err == nil {
-		o.SourceDateEpoch = &s
+	o, err := b.about(opts)
+	if err != nil {
+		return nil, err
 	}
 	return annotation.Derive(d, o)
 }

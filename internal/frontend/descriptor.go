@@ -33,12 +33,9 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		return nil, err
 	}
 	k.doc, k.findings = doc, ds
-	if doc.Kind == spec.KindSet || len(doc.Kits) > 0 {
-		return nil, k.fault("kits", "a set is assembled from published images and has no recipe to build", "kitbox build assembles it: kitbox build --push -t REF DIR", "")
-	}
-
 	named := ""
 	switch text, comment := doc.Recipe(); {
+	case k.isSet():
 	case comment:
 		block, _ := spec.ExtractComment(src.Data)
 		k.text, k.firstLine = block.Descriptor, block.Line
@@ -70,7 +67,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 	if named != "" {
 		want = append(want, named)
 	}
-	if k.recipe == nil {
+	if k.recipe == nil && named != "" {
 		want = append(want, named+".dockerignore")
 	}
 	files := map[string][]byte{}
@@ -85,7 +82,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 	} else if doc.Dockerfile != "" {
 		return nil, k.fault("dockerfile", fmt.Sprintf("there is no recipe %s beside the descriptor", doc.Dockerfile), "", "SPEC-v3 §3.1")
 	}
-	if k.recipe == nil && doc.Kind == spec.KindWorkload {
+	if k.recipe == nil && doc.Kind == spec.KindWorkload && !k.isSet() {
 		return nil, k.fault("kind", fmt.Sprintf("a workload must have content, and there is no recipe %s", named),
 			"write one, or put it into build:", "SPEC-v3 §3.5/workload-has-content")
 	}
@@ -94,7 +91,7 @@ func readKit(ctx context.Context, c client.Client, src *dockerui.Source) (*kit, 
 		if k.recipe.foreign && c.BuildOpts().Opts["force-network-mode"] == "none" {
 			// What it makes of the recipe need not keep to that.
 			return nil, &Error{File: k.recipe.name, Line: 1, Message: "the recipe's syntax line names a frontend that decides about the network itself",
-				Next: "take the line out, or build with --build-network public"}
+				Next: "take the line out or write docker/dockerfile:1, which is built in, or build with --build-network public"}
 		}
 	}
 	return k, k.takeContent(files)

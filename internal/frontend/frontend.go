@@ -1,6 +1,7 @@
 // Package frontend builds a Kit over BuildKit's gateway client: it reads a
 // descriptor, builds its recipe with BuildKit's Dockerfile frontend, stages the
-// sources in the image and puts the published descriptor on its manifest.
+// sources in the image and puts the published descriptor on its manifest. The
+// image of a set it makes of those of other Kits.
 //
 // [Builder.Build] is one function for three callers: kit-builder runs it in its
 // own process against a BuildKit, a BuildKit that links it runs it as a builtin
@@ -73,6 +74,9 @@ func (b Builder) Build(ctx context.Context, c client.Client) (*client.Result, er
 		return nil, err
 	}
 	k.warn(ctx, append(k.findings, k.surprises()...))
+	if k.isSet() {
+		return b.assemble(ctx, c, ui, k)
+	}
 	res, err := k.buildRecipe(ctx, b, c, ui)
 	if err != nil {
 		return nil, err
@@ -175,6 +179,9 @@ func (k *kit) buildRecipe(ctx context.Context, b Builder, c client.Client, ui *d
 	// Left in, these would bring the build back here, without end.
 	for _, name := range []string{"source", "cmdline", "frontend.caps", buildArgPrefix + "BUILDKIT_SYNTAX", "dockerfilekey"} {
 		delete(opts, name)
+	}
+	if text := r.behind(); text != "" {
+		k.source.Warn(ctx, text, r.place(r.syntax))
 	}
 	if !r.foreign {
 		// Being there is what makes the Dockerfile frontend skip the recipe's

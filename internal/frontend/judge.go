@@ -29,6 +29,10 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 			return fmt.Errorf("the image config: %w", err)
 		}
 		im.Manifest.Annotations = annotations
+		s.Images = append(s.Images, im)
+		if k.isSet() {
+			continue // its layers are published: nothing is fetched to look at them
+		}
 		ref := res.Ref
 		if p.id != "" {
 			ref = res.Refs[p.id]
@@ -46,7 +50,6 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 		}
 		views = append(views, v)
 		im.Files = v
-		s.Images = append(s.Images, im)
 	}
 	out := rule.Judge(s)
 	for _, v := range views {
@@ -65,7 +68,9 @@ func (k *kit) judge(ctx context.Context, res *client.Result, platforms []platfor
 		}
 		// Publishing moves no entry, so that paths are the author's.
 		place := spec.Diagnostic{Severity: spec.Warning, Path: f.At, Message: text + " [" + f.Statement + "]"}
-		if key := topKey(f.At); k.lineOfKey(key) > 0 && strings.HasPrefix(f.At, key) {
+		if key := topKey(f.At); k.isSet() {
+			place.Line = k.lineOfKey("kits") // merging moved its entries
+		} else if k.lineOfKey(key) > 0 && strings.HasPrefix(f.At, key) {
 			place = k.doc.Place(place)
 		} else {
 			place.Line = k.lineOfKey(key)

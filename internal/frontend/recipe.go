@@ -3,10 +3,14 @@ package frontend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
-	"strings"
+	"regexp"
+	"strconv"
+	"sync"
 
+	"github.com/distribution/reference"
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/moby/buildkit/frontend/dockerui"
@@ -34,25 +38,57 @@ type recipe struct {
 	offset int
 
 	// foreign means that the recipe's syntax line names a frontend that is
-	// neither this nor the Dockerfile frontend.
+	// neither this nor the Dockerfile frontend that is built in.
 	foreign bool
+
+	// wants is the line's minor version of Dockerfile 1 when the frontend that is
+	// built in stands in for an older or newer one; 0: it states none.
+	wants  int
+	syntax int // the line, from 1
 }
 
-// classify reads the recipe's syntax line.
+// dockerfileMinor is the version of Dockerfile 1 that is built in. They come out
+// together: 1.14 with BuildKit 0.20, and each one since with the next.
+const dockerfileMinor = 28
+
+// release matches the tags of docker/dockerfile for which what is built in stands
+// in: newer ones of a major version read what older ones do. Others, such as
+// 1-labs and master, read another language.
+var release = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:latest|1(?:\.([0-9]{1,4})(?:\.[0-9]+)?)?)$`) })
+
+// classify reads the recipe's syntax line. A digest is for one frontend alone.
 func (r *recipe) classify() {
-	ref, _, _, ok := parser.DetectSyntax(r.data)
+	ref, _, at, ok := parser.DetectSyntax(r.data)
 	if !ok {
 		return
 	}
-	name, _, _ := strings.Cut(strings.TrimPrefix(ref, "docker.io/"), "@")
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		name = name[:i]
+	r.foreign, r.syntax = true, firstLine(at)
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return
 	}
-	switch name {
-	case "docker/dockerfile", "docker/dockerfile-upstream", authoring.Syntax:
-	default:
-		r.foreign = true
+	_, pinned := named.(reference.Digested)
+	switch reference.FamiliarName(named) {
+	case authoring.Syntax:
+		r.foreign = false
+	case "docker/dockerfile":
+		tagged, _ := reference.TagNameOnly(named).(reference.Tagged)
+		if tagged == nil || pinned {
+			return
+		}
+		if m := release().FindStringSubmatch(tagged.Tag()); m != nil {
+			r.foreign = false
+			r.wants, _ = strconv.Atoi(m[1]) // none is 0
+		}
 	}
+}
+
+// behind says what is older than the recipe asks for, or nothing.
+func (r *recipe) behind() string {
+	if r.wants <= dockerfileMinor {
+		return ""
+	}
+	return fmt.Sprintf("the recipe asks for Dockerfile 1.%d, and 1.%d is built in, which may not know all of it", r.wants, dockerfileMinor)
 }
 
 // state holds the recipe as the Dockerfile frontend wants to read it.
@@ -94,6 +130,14 @@ func (r *recipe) relocate(err error) error {
 		e = se
 	}
 	return err
+}
+
+// place is that of a line of the recipe, for a warning.
+func (r *recipe) place(line int) client.WarnOpts {
+	if r.origin != nil {
+		return client.WarnOpts{SourceInfo: sourceInfo(r.origin.SourceMap), Range: []*pb.Range{lineRange(line + r.offset)}}
+	}
+	return client.WarnOpts{SourceInfo: &pb.SourceInfo{Data: r.data, Filename: r.name, Language: "Dockerfile"}, Range: []*pb.Range{lineRange(line)}}
 }
 
 // A vicinity reads files beside the descriptor.

@@ -21,14 +21,25 @@ func (k *kit) stage(descriptor []byte) (llb.State, error) {
 	if err != nil {
 		return llb.State{}, err
 	}
+	return k.stageFiles(k.sources(yaml)), nil
+}
+
+// sources are the files to stage, by name. The descriptor is given as it is to be
+// staged.
+func (k *kit) sources(descriptor []byte) map[string][]byte {
 	files := maps.Clone(k.content)
 	if files == nil {
 		files = map[string][]byte{}
 	}
-	files[content.StagedDescriptor] = yaml
+	files[content.StagedDescriptor] = descriptor
 	if k.recipe != nil {
 		files[content.StagedRecipe] = k.recipe.data
 	}
+	return files
+}
+
+// stageFiles is a file system of these sources.
+func (k *kit) stageFiles(files map[string][]byte) llb.State {
 	epoch := time.Unix(0, 0).UTC()
 	name := llb.WithCustomName("[kit] write " + k.stagedDir())
 	raw := llb.Scratch().File(llb.Mkdir(k.stagedDir(), 0o755, llb.WithParents(true), llb.WithCreatedTime(epoch)), name)
@@ -40,5 +51,5 @@ func (k *kit) stage(descriptor []byte) (llb.State, error) {
 	return llb.Scratch().File(llb.Copy(raw, "/", "/", &llb.CopyInfo{
 		CreatedTime:         &epoch,
 		CopyDirContentsOnly: true,
-	}), name), nil
+	}), name)
 }

@@ -28,11 +28,19 @@ type view struct {
 	err   error // the first that was not about what is there
 }
 
-// maxDirs bounds how many directories are looked at. A file system with more is
-// a whole distribution's, of which the judge asks for a few.
-const maxDirs = 20_000
+// maxDirs bounds how many directories are looked at, each of which is a question
+// to BuildKit. Of these, spareDirs are for what an image should be: a mixin is
+// looked through for links that lead nowhere, and one with the packages of some
+// language has more directories than that is worth.
+const (
+	maxDirs   = 20_000
+	spareDirs = 5_000
+)
 
-var _ tree.View = (*view)(nil)
+var _ tree.Bounded = (*view)(nil)
+
+// Spare implements [tree.Bounded].
+func (v *view) Spare() int { return max(0, spareDirs-len(v.dirs)) }
 
 // At implements [tree.View].
 func (v *view) At(name string) (tree.Entry, bool) {

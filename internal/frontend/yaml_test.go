@@ -1,6 +1,8 @@
 package frontend
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -92,17 +94,64 @@ licenses: *p
 }
 
 func TestForeignSyntaxIsToldFromOurs(t *testing.T) {
+	sum := "@sha256:" + strings.Repeat("0", 64)
 	for line, want := range map[string]bool{
-		"# syntax=docker/dockerfile:1":                                 false,
-		"#syntax = docker.io/docker/dockerfile:1.7-labs":               false,
-		"# syntax=docker/dockerfile@sha256:" + strings.Repeat("0", 64): false,
-		"# syntax=docker/sandbox-kit:3":                                false,
-		"# syntax=localhost:5000/other/frontend":                       true,
-		"# a comment":                                                  false,
+		"# syntax=docker/dockerfile:1":                            false,
+		"# syntax=docker/dockerfile":                              false,
+		"# syntax=docker/dockerfile:latest":                       false,
+		"# syntax=docker/dockerfile:1.7":                          false,
+		"#syntax = docker.io/docker/dockerfile:1.7.0":             false,
+		"# syntax=index.docker.io/docker/dockerfile:1":            false,
+		"# syntax=docker/sandbox-kit:3":                           false,
+		"# a comment":                                             false,
+		"#syntax = docker.io/docker/dockerfile:1.7-labs":          true,
+		"# syntax=docker/dockerfile:1-labs":                       true,
+		"# syntax=docker/dockerfile:labs":                         true,
+		"# syntax=docker/dockerfile:master":                       true,
+		"# syntax=docker/dockerfile:1.0-experimental":             true,
+		"# syntax=docker/dockerfile:1.20.0-rc1":                   true,
+		"# syntax=docker/dockerfile:2":                            true,
+		"# syntax=docker/dockerfile:10":                           true,
+		"# syntax=docker/dockerfile-upstream":                     true,
+		"# syntax=docker/dockerfile-upstream:master":              true,
+		"# syntax=docker/dockerfile" + sum:                        true,
+		"# syntax=docker/dockerfile:1" + sum:                      true,
+		"# syntax=localhost:5000/other/frontend":                  true,
+		"# syntax=localhost:5000/docker/dockerfile:1":             true,
+		"# syntax=mirror.example/docker/dockerfile:1":             true,
+		"# syntax=UPPER/dockerfile:1":                             true,
+		"// syntax=docker/dockerfile:1-labs":                      true,
+		"# escape=\\\n# syntax=docker/dockerfile:1-labs":          true,
+		"#!/usr/bin/env build\n# syntax=docker/dockerfile:1-labs": true,
 	} {
 		r := &recipe{data: []byte(line + "\nFROM scratch\n")}
 		if r.classify(); r.foreign != want {
 			t.Errorf("%s: foreign = %v, want %v", line, r.foreign, want)
 		}
+	}
+}
+
+func TestANewerDockerfileIsTold(t *testing.T) {
+	for tag, want := range map[string]bool{
+		"": false, ":1": false, ":1.0": false, fmt.Sprintf(":1.%d", dockerfileMinor): false, fmt.Sprintf(":1.%d.9", dockerfileMinor): false,
+		fmt.Sprintf(":1.%d", dockerfileMinor+1): true, ":1.9999": true, ":1.9999-labs": false,
+	} {
+		r := &recipe{data: []byte("# escape=`\n# syntax=docker/dockerfile" + tag + "\nFROM scratch\n")}
+		r.classify()
+		if got := r.behind(); (got != "") != want || want && !strings.Contains(got, tag[1:]) || r.syntax != 2 {
+			t.Errorf("%s: %q, line %d", tag, got, r.syntax)
+		}
+	}
+}
+
+// TestTheVersionOfDockerfileIsThatOfBuildKit fails when one is updated without
+// the other.
+func TestTheVersionOfDockerfileIsThatOfBuildKit(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("github.com/moby/buildkit v0.%d.", dockerfileMinor+6); !strings.Contains(string(mod), want) {
+		t.Errorf("go.mod has no %s: what dockerfileMinor says is not what is linked", want)
 	}
 }

@@ -3,10 +3,13 @@ package gitrepo
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -18,6 +21,64 @@ func (r *Repo) Cloneable() error {
 		return fmt.Errorf("%s cannot be cloned: it has no commit yet: %w", r.Dir, kiterr.ErrRefused)
 	}
 	return nil
+}
+
+// Whole says whether r has all that a clone of it would. What may lack something is a
+// partial clone, which has packs that say so; others are not gone through. One that
+// lacks something is [kiterr.ErrRefused].
+func (r *Repo) Whole(ctx context.Context) error {
+	packs, err := os.ReadDir(filepath.Join(r.Common, "objects", "pack"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !slices.ContainsFunc(packs, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".promisor") }) {
+		return nil
+	}
+	own, err := borrow(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(own)
+	tips := r.Head + "\n"
+	for _, name := range r.Names(kept...) {
+		tips += r.Refs[name] + "\n"
+	}
+	first := &absent{}
+	err = git(ctx, own, strings.NewReader(tips), first, nil, "rev-list", "--objects", "--missing=print", "--stdin")
+	switch {
+	case first.id != "":
+		return fmt.Errorf("%s cannot be cloned: %s: %w", r.Dir, lacking, kiterr.ErrRefused)
+	case err != nil:
+		return r.explain(err)
+	}
+	return nil
+}
+
+// lacking is why a partial clone cannot be cloned, and what can be done.
+const lacking = "it lacks objects, as a partial clone does; 'git fetch --refetch --no-filter' there gets them"
+
+// An absent finds the first object that rev-list says is missing, and then ends it.
+type absent struct {
+	id   string
+	line []byte // of which no end has come, as far as it matters
+}
+
+// Write implements [io.Writer].
+func (a *absent) Write(b []byte) (int, error) {
+	for _, c := range b {
+		switch {
+		case c != '\n':
+			if len(a.line) < 65 {
+				a.line = append(a.line, c)
+			}
+		case len(a.line) > 0 && a.line[0] == '?':
+			a.id = string(a.line[1:])
+			return 0, io.ErrShortWrite
+		default:
+			a.line = a.line[:0]
+		}
+	}
+	return len(b), nil
 }
 
 // kept are the references that a clone has: what people call branches and tags,
@@ -79,7 +140,7 @@ func (r *Repo) Clone(ctx context.Context, to string) error {
 
 func (r *Repo) explain(err error) error {
 	if strings.Contains(err.Error(), "missing") || strings.Contains(err.Error(), "unable to read") || strings.Contains(err.Error(), "bad object") || strings.Contains(err.Error(), "nonexistent object") {
-		return fmt.Errorf("%s cannot be cloned: it lacks objects, as a partial clone does; 'git fetch --refetch' there gets them: %w: %w", r.Dir, err, kiterr.ErrRefused)
+		return fmt.Errorf("%s cannot be cloned: %s: %w: %w", r.Dir, lacking, err, kiterr.ErrRefused)
 	}
 	return fmt.Errorf("cloning %s: %w", r.Dir, err)
 }

@@ -154,6 +154,18 @@ func TestWhatCannotBeClonedIsRefusedWithTheReason(t *testing.T) {
 	if err := r.Clone(t.Context(), filepath.Join(t.TempDir(), "c")); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "lacks objects") {
 		t.Errorf("a partial clone: %v", err)
 	}
+	// That is said before anything is made of it, and what is to be done about it helps.
+	run(t, lacks, "config", "uploadpack.allowAnySHA1InWant", "true")
+	if err := r.Whole(t.Context()); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), "'git fetch --refetch --no-filter'") {
+		t.Errorf("a partial clone is whole: %v", err)
+	}
+	run(t, partial, "fetch", "-q", "--refetch", "--no-filter")
+	if r, err = Open(partial); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Whole(t.Context()), r.Clone(t.Context(), filepath.Join(t.TempDir(), "c"))); err != nil {
+		t.Errorf("a partial clone that has it all by now: %v", err)
+	}
 }
 
 // hostile makes a repository run a program in every way that we know of.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
+	"github.com/kitbox-dev/kitbox/internal/driver/owners"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -58,6 +60,7 @@ func (k *Keeper) boot(ctx context.Context) error {
 			return err
 		}
 	}
+	k.born(time.Now())
 	k.event("start", k.Plan.Name)
 	if err := k.sources(); err != nil {
 		return err
@@ -88,6 +91,11 @@ func (k *Keeper) boot(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if k.others() {
+		if err := k.giveBack(ctx); err != nil {
+			k.log().Warn("what hooks made", "err", err)
+		}
+	}
 	if err := k.outlived(ctx); err != nil {
 		return err
 	}
@@ -96,6 +104,29 @@ func (k *Keeper) boot(ctx context.Context) error {
 	}
 	k.ready()
 	return nil
+}
+
+// giveBack gives to the owners of mounted directories what was made there since the boot
+// by others inside than the image's user.
+func (k *Keeper) giveBack(ctx context.Context) error {
+	k.mu.Lock()
+	since := k.since
+	k.mu.Unlock()
+	return owners.Return(ctx, k.Plan.Machine, since)
+}
+
+// others reports whether a hook of the plan runs as another than the image's user.
+func (k *Keeper) others() bool {
+	own := HookUser(plan.Hook{Phase: plan.Runtime}, k.Plan.Launch)
+	return slices.ContainsFunc(k.Plan.Hooks, func(h plan.Hook) bool { return HookUser(h, k.Plan.Launch) != own })
+}
+
+// born notes when the machine's boot began. The times of files are those of a coarser
+// clock.
+func (k *Keeper) born(t time.Time) {
+	k.mu.Lock()
+	k.since = t.Add(-time.Second)
+	k.mu.Unlock()
 }
 
 // sources fails if what is to be mounted is not on the host any more, which happens
@@ -162,6 +193,7 @@ func (k *Keeper) reattach(ctx context.Context, es []journal.Entry) error {
 			since = e.Time
 		}
 	}
+	k.born(since)
 	if err := k.overtake(since); err != nil {
 		k.log().Warn("looking for what the hooks did", "err", err)
 	}

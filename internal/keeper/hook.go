@@ -180,9 +180,11 @@ func HookUser(h plan.Hook, l plan.Launch) string {
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // HookEnv is the environment of a hook: the platform baseline and the names
-// that it declares, with values of the container and of nothing else. HOME is
-// left to the guest, which knows the user that the hook runs as; the rest of
-// the baseline is what a shell sets by itself.
+// that it declares, with values of the container and of nothing else. Not even
+// the variables that lead programs to the boundary's certificates are added:
+// what a hook sees is what its Kit says (lifecycle@1). HOME is left to the guest,
+// which knows the user that the hook runs as; the rest of the baseline is what a
+// shell sets by itself.
 func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
 	have := map[string]string{}
 	for _, kv := range l.Env {
@@ -190,11 +192,14 @@ func HookEnv(h plan.Hook, l plan.Launch, hostname string) []string {
 		have[name] = value
 	}
 	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname, "TERM=dumb"}
-	if p, ok := have["PATH"]; ok && p != "" {
+	if p := have["PATH"]; p != "" {
 		env[0] = "PATH=" + p
 	}
+	if t := have["TERM"]; t != "" {
+		env[2] = "TERM=" + t
+	}
 	set := map[string]bool{"PATH": true, "HOSTNAME": true, "TERM": true}
-	for _, name := range slices.Concat(h.Env, l.Trust) {
+	for _, name := range h.Env {
 		if v, ok := have[name]; ok && !set[name] {
 			set[name] = true
 			env = append(env, name+"="+v)

@@ -109,6 +109,10 @@ type Keeper struct {
 	// an install hook that failed. Nil: nothing is told.
 	Refused func(ctx context.Context) []sandbox.PolicyEvent
 
+	// Unlogged says why decisions of the boundary cannot be written down now. It
+	// waits for nothing. Nil: they always can.
+	Unlogged func() error
+
 	// Remove deletes the state directory; the machine is gone by then. keep
 	// says whether storage that was made for the sandbox outlives it, as it
 	// does unless the sandbox never came to be.
@@ -136,6 +140,7 @@ type Keeper struct {
 	commands int                   // guarded by mu
 	heir     bool                  // guarded by mu; a keeper before this one had commands
 	held     int                   // guarded by mu; creators that have not hung up
+	since    time.Time             // guarded by mu; when the machine's boot began, or a little before
 	used     time.Time             // guarded by mu; when the last command, or the boot, ended
 	unused   chan struct{}         // gets a value when nobody uses the sandbox any more, unless one is there
 	problems []string              // guarded by mu
@@ -357,6 +362,11 @@ func (k *Keeper) status() *link.Status {
 	defer k.mu.Unlock()
 	s := &link.Status{State: k.state, Phase: string(k.phase), PID: k.pid, Keeper: os.Getpid(), Commands: k.commands,
 		Problems: append([]string(nil), k.problems...)}
+	if k.Unlogged != nil {
+		if err := k.Unlogged(); err != nil {
+			s.Problems = append(s.Problems, "no credential is presented and decisions go unrecorded: "+err.Error())
+		}
+	}
 	switch {
 	case s.State == sandbox.Ready && k.commands > 0:
 		s.State = sandbox.Busy

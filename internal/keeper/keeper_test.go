@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -740,13 +741,22 @@ func TestTheSocketIsTheOwnersAndMayLieDeep(t *testing.T) {
 }
 
 func TestHookEnvIsTheBaselineAndWhatIsDeclared(t *testing.T) {
-	l := plan.Launch{Env: []string{"A=1", "B=2", "HOME=/image", "PATH=/image/bin", "TERM=image", "EMPTY="}}
-	h := plan.Hook{Env: []string{"A", "MISSING", "EMPTY", "PATH"}}
-	if got := strings.Join(HookEnv(h, l, "box"), " "); got != "PATH=/image/bin HOSTNAME=box TERM=dumb A=1 EMPTY=" {
-		t.Errorf("env: %s", got)
-	}
-	if got := HookEnv(plan.Hook{}, plan.Launch{}, "box")[0]; got != "PATH="+defaultPath {
-		t.Errorf("without an image PATH: %s", got)
+	l := plan.Launch{Env: []string{"A=1", "B=2", "HOME=/image", "PATH=/image/bin", "SSL_CERT_FILE=/store", "PIP_CERT=/store", "TERM=image", "EMPTY="},
+		Trust: []string{"SSL_CERT_FILE", "PIP_CERT"}}
+	for _, c := range []struct {
+		launch   plan.Launch
+		declared []string
+		want     string
+	}{
+		{l, []string{"A", "MISSING", "EMPTY", "PATH"}, "PATH=/image/bin HOSTNAME=box TERM=image A=1 EMPTY="},
+		{l, []string{"TERM", "HOSTNAME", "PIP_CERT", "A", "A"}, "PATH=/image/bin HOSTNAME=box TERM=image PIP_CERT=/store A=1"},
+		{l, nil, "PATH=/image/bin HOSTNAME=box TERM=image"},
+		{plan.Launch{}, []string{"A"}, "PATH=" + defaultPath + " HOSTNAME=box TERM=dumb"},
+		{plan.Launch{Env: []string{"PATH=", "TERM="}}, []string{"TERM"}, "PATH=" + defaultPath + " HOSTNAME=box TERM=dumb"},
+	} {
+		if got := strings.Join(HookEnv(plan.Hook{Env: c.declared}, c.launch, "box"), " "); got != c.want {
+			t.Errorf("a hook that declares %v sees %s; want %s", c.declared, got, c.want)
+		}
 	}
 }
 
@@ -790,5 +800,28 @@ func TestABackgroundHookThatWasNeverBegunIsBegun(t *testing.T) {
 		return strings.HasPrefix(s, "hook alive") || strings.HasPrefix(s, "hook blocking")
 	}) {
 		t.Errorf("history: %v", h)
+	}
+}
+
+func TestStatusSaysThatDecisionsAreLost(t *testing.T) {
+	var failing atomic.Pointer[error]
+	k := New(testPlan())
+	k.Unlogged = func() error {
+		if err := failing.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q", s.Problems)
+	}
+	err := error(syscall.ENOSPC)
+	failing.Store(&err)
+	if s := k.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "decisions go unrecorded: no space left") {
+		t.Errorf("problems %q", s.Problems)
+	}
+	failing.Store(nil)
+	if s := k.status(); len(s.Problems) > 0 {
+		t.Errorf("problems %q after it was mended", s.Problems)
 	}
 }

@@ -64,6 +64,20 @@ func (k *Keeper) handle(c *net.UnixConn) {
 		err := k.reload(ctx)
 		cancel()
 		k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err)})
+	case link.OpOwners:
+		ctx, cancel := context.WithCancel(context.Background())
+		gone := hangup(c)
+		go func() {
+			select {
+			case <-gone:
+			case <-k.ended: // the driver does it once more
+			case <-ctx.Done():
+			}
+			cancel()
+		}()
+		err := k.giveBack(ctx)
+		k.answer(c, link.Reply{OK: err == nil, Error: link.Failed(err)})
+		cancel()
 	default:
 		k.answer(c, link.Reply{Error: &link.Failure{Message: fmt.Sprintf("this keeper does not know %q; stop and start the sandbox to get a newer one", r.Op)}})
 	}

@@ -1,6 +1,6 @@
 // Package kitset publishes sets (§3.4, §9.5): it resolves the Kits that a set
-// lists to digests, lets package resolve judge and merge them, and assembles the
-// image of the result out of the layer descriptors they have.
+// lists to digests, lets package merge below judge and merge them, and assembles
+// the image of the result out of the layer descriptors they have.
 //
 // No layer is read for it and no builder is needed. Only the set's own sources
 // become a new layer. What it makes is in the local store afterwards, apart from
@@ -18,12 +18,10 @@ import (
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/authoring"
+	"github.com/kitbox-dev/kitbox/internal/kitset/merge"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
-	"github.com/kitbox-dev/kitbox/kiterr"
-	"github.com/kitbox-dev/kitbox/resolve"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
-	"github.com/kitbox-dev/kitbox/spec/constraint"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/spec/expand"
 )
@@ -33,9 +31,9 @@ type Assembler struct {
 	// Builder goes into the built-by annotation.
 	Builder annotation.Builder
 
-	// SourceDateEpoch is that of the environment in seconds, the only time
-	// that a set states; nil: none.
-	SourceDateEpoch *int64
+	// SourceDateEpoch is that of the environment, the only time that a set
+	// states; empty: none.
+	SourceDateEpoch string
 }
 
 // Assemble makes the image of s in images, for f.Platforms or all platforms
@@ -48,59 +46,48 @@ type Assembler struct {
 // platform is [kiterr.ErrRefused].
 func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layout.Store, s fetch.SetSource) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
+	epoch, err := annotation.ParseEpoch(a.SourceDateEpoch)
+	if err != nil {
+		return none, err
+	}
 	own, staged, err := authored(s)
 	if err != nil {
 		return none, err
 	}
-	stem := authoring.Stem(s.File)
-	for i, k := range own.Kits {
-		if key(s.Name) != "" && key(k.Ref) == key(s.Name) {
-			return none, fmt.Errorf("%s: kits[%d]: the set lists itself, %s: %w", filepath.Join(s.Dir, s.File), i, k.Ref, kiterr.ErrRefused)
-		}
+	src := merge.Source{Stem: authoring.Stem(s.File), Name: s.Name, Set: own}
+	at := func(err error) error { return fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.File), err) }
+	if err := src.Check(); err != nil {
+		return none, at(err)
 	}
-	members, err := fetchMembers(ctx, f, own.Kits)
+	artifacts, members, err := fetchMembers(ctx, f, own.Kits)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.File), err)
+		return none, at(err)
 	}
-	if err := acyclic(s.Name, members); err != nil {
-		return none, fmt.Errorf("set %s: %w", stem, err)
+	var listed []fetch.Listed
+	for i, m := range members {
+		listed = append(listed, fetch.Listed{Ref: m.Ref, Digest: m.Digest, Descriptor: string(artifacts[i].Descriptor)})
 	}
-	if err := separateStems(stem, members); err != nil {
-		return none, err
+	if err := f.Acyclic(ctx, s.Name, listed); err != nil {
+		return none, at(err)
 	}
-	var kits []resolve.Kit
-	for _, m := range members {
-		kits = append(kits, resolve.Kit{Ref: m.ref, Digest: m.Root.Digest.String(), Descriptor: m.descriptor})
-	}
-	merged, err := resolve.MergeSet(own, kits)
+	set, err := merge.Of(src, members, annotation.Options{Builder: &a.Builder, SourceDateEpoch: epoch})
 	if err != nil {
-		return none, fmt.Errorf("set %s: %w", stem, err)
+		return none, at(err)
 	}
-	annotations, err := annotation.Derive(merged.Descriptor, annotation.Options{Builder: &a.Builder, SourceDateEpoch: a.SourceDateEpoch})
+	platforms, err := set.Platforms(f.Platforms)
 	if err != nil {
-		return none, err
-	}
-	if _, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor])); err != nil {
-		return none, fmt.Errorf("set %s: what its Kits come to is no descriptor that can be published: %w", stem, err)
-	}
-	platforms, err := platforms(members, f.Platforms)
-	if err != nil {
-		return none, fmt.Errorf("set %s: %w", stem, err)
+		return none, at(err)
 	}
 	if f.Notice != nil && len(f.Platforms) == 0 {
-		for _, line := range dropped(members, platforms) {
+		for _, line := range set.Dropped(platforms) {
 			f.Notice(line)
 		}
 	}
-	sources, err := sourceLayer(s.Dir, stem, annotations[annotation.Descriptor], staged)
-	if err != nil {
+	im := image{set: set, artifacts: artifacts, members: members}
+	if err := im.stage(s.Dir, staged); err != nil {
 		return none, err
 	}
-	im := image{merged: merged, members: members, stem: stem, annotations: annotations, sources: sources}
-	if a.SourceDateEpoch != nil {
-		im.epoch = *a.SourceDateEpoch
-	}
-	return im.store(ctx, images, platforms)
+	return im.store(ctx, images, platforms, at)
 }
 
 // authored is the set as its author wrote it, with build-phase arguments
@@ -132,49 +119,4 @@ func authored(s fetch.SetSource) (spec.Descriptor, []content.Staged, error) {
 		return none, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return d, staged, nil
-}
-
-// acyclic refuses a set in another that is in it, by name, and a Kit that another listed one,
-// which is a set, has brought already. By digest nothing can contain itself, but
-// the names are what people build again.
-func acyclic(name string, members []*member) error {
-	self := key(name)
-	for i, m := range members {
-		for _, inner := range m.descriptor.Kits {
-			if self != "" && key(inner.Ref) == self {
-				return fmt.Errorf("kits[%d]: %s is a set that lists %s, so that each would be in the other: %w", i, m.ref, name, kiterr.ErrRefused)
-			}
-			for j, o := range members {
-				if j != i && (key(o.ref) == key(inner.Ref) || o.Root.Digest.String() == inner.Digest) {
-					return fmt.Errorf("kits[%d]: %s is in the set %s of kits[%d] already: list one of them: %w", j, o.ref, m.ref, i, kiterr.ErrRefused)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// key is what references to one image share; empty for what is none.
-func key(ref string) string {
-	img, err := constraint.ParseImage(ref)
-	if err != nil {
-		return ""
-	}
-	return img.Key()
-}
-
-// separateStems refuses sources that would be staged over each other, as far as
-// the documents tell: a merged Kit carries those of every Kit it lists (§10).
-func separateStems(own string, members []*member) error {
-	owner := map[string]string{own: "the set itself"}
-	for _, m := range members {
-		for _, stem := range m.stems() {
-			if first, taken := owner[stem]; taken && first != m.ref {
-				return fmt.Errorf("kits: %s and %s both keep their sources in %s/%s, and the set carries both [SPEC-v3 §10/merged-set-carries-sources]: name one descriptor's file otherwise and publish it again: %w",
-					first, m.ref, content.StageRoot, stem, kiterr.ErrRefused)
-			}
-			owner[stem] = m.ref
-		}
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package kitset_test
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,24 +12,23 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"github.com/kitbox-dev/kitbox/fetch"
 	"github.com/kitbox-dev/kitbox/internal/kitset"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 	"github.com/kitbox-dev/kitbox/internal/store/layout"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
@@ -73,13 +73,7 @@ func (c *countingReader) Read(b []byte) (int, error) {
 // registries are a lenient one and one that validates.
 var registries = map[string]func(testing.TB) http.Handler{
 	"lenient": func(testing.TB) http.Handler { return registry.New(registry.Logger(log.New(io.Discard, "", 0))) },
-	"strict": func(t testing.TB) http.Handler {
-		logrus.SetOutput(io.Discard)
-		c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-		c.HTTP.Secret = "of the test"
-		c.Catalog.MaxEntries = 10
-		return handlers.NewApp(t.Context(), c)
-	},
+	"strict":  func(t testing.TB) http.Handler { return registrytest.Validating(t.Context(), t.TempDir()) },
 }
 
 func newHub(t testing.TB, inner http.Handler) *hub {
@@ -290,6 +284,17 @@ kits:
   - {ref: HUB/kits/w:1, args: {where: "${{ kit.args.dir }}", level: high}}
 `
 
+// remerged reports whether a judge came to merge a set anew, and found nothing
+// but that these workloads ship none of what content may assume.
+func remerged(said string) bool {
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "fail") || strings.HasPrefix(line, "warn") && !strings.Contains(line, "/workload-base-should-match-runtime") {
+			return false
+		}
+	}
+	return strings.Contains(said, "pass   SPEC-v3 §9.5/capabilities-merged") && strings.Contains(said, "pass   SPEC-v3 §7.1.1/provenance")
+}
+
 func TestASetIsAssembledFromWhatThereIs(t *testing.T) {
 	for name, serve := range registries {
 		t.Run(name, func(t *testing.T) {
@@ -348,7 +353,7 @@ func TestASetIsAssembledFromWhatThereIs(t *testing.T) {
 				t.Errorf("%d mounts, %d bytes moved, of which %d are the set's own", h.mounts, h.moved, small)
 			}
 			var out bytes.Buffer
-			if code := artifact.Validate(ctx, []string{h.host + "/kits/team:3"}, &out, &out); code != 0 {
+			if code := artifact.Validate(ctx, []string{h.host + "/kits/team:3", "--kits", "--verbose"}, &out, &out); code != 0 || !remerged(out.String()) {
 				t.Errorf("the judge: %d\n%s", code, &out)
 			}
 
@@ -410,7 +415,7 @@ func checkImages(t *testing.T, h *hub, f *fetch.Fetcher, images *layout.Store, s
 		if c := im.Config.Config; strings.Join(c.Env, " ") != "PATH=/bin:/opt/m A=1 LEVEL=high" || len(c.Entrypoint) != 1 {
 			t.Errorf("%s: config %+v", im.Platform(), c)
 		}
-		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created != nil {
+		if len(im.Config.History) != len(im.Manifest.Layers) || im.Config.History[1].CreatedBy != content.StageNote+"w" || im.Config.Created == nil || im.Config.Created.Unix() != 0 {
 			t.Errorf("%s: history %+v", im.Platform(), im.Config.History)
 		}
 		if im.Annotations[annotation.Descriptor] != string(set.Descriptor) || im.Manifest.Annotations[annotation.Descriptor] != string(set.Descriptor) {
@@ -522,7 +527,7 @@ func TestKitsOfTheStoreAndSetsOfSets(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if code := artifact.Validate(t.Context(), []string{h.host + "/kits/all:1"}, &out, &out); code != 0 {
+	if code := artifact.Validate(t.Context(), []string{h.host + "/kits/all:1", "--verbose"}, &out, &out); code != 0 || !remerged(out.String()) {
 		t.Errorf("the judge: %d\n%s", code, &out)
 	}
 	for _, l := range outer.Layers[:len(outer.Layers)-1] {
@@ -606,7 +611,7 @@ func TestSetsThatCannotBe(t *testing.T) {
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/far:1}]":                                                   "no platform in common",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/env:1}]":                                                   "set A to different values",
 		"kits: [{ref: HUB/kits/w:1}, {ref: HUB/kits/m:2}, {ref: HUB/kits/twin:1}]":                                                  content.StageRoot + "/w",
-		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "each would be in the other",
+		"kits: [{ref: HUB/kits/ring:1}]":                                                                                            "is in itself",
 		"kits: [{ref: HUB/kits/team:9}]":                                                                                            "lists itself",
 		"kits: [{ref: HUB/kits/holds:1}, {ref: HUB/kits/m:2}]":                                                                      "already",
 		"kits: [{ref: HUB/kits/big:1}]\ncapabilities: [{type: com.example/x@1, config: {t: " + strings.Repeat("z", 300<<10) + "}}]": "bytes",
@@ -645,6 +650,256 @@ func TestSetsThatCannotBe(t *testing.T) {
 	h.reset()
 	if _, err := f.Push(t.Context(), kit.Root.String(), h.host+"/kits/m:2"); err == nil || !strings.Contains(err.Error(), "in itself") || len(h.requests) > 0 {
 		t.Errorf("a set over one of its Kits: %v, %d requests", err, len(h.requests))
+	}
+}
+
+func TestASetIsOfATimeOrOfNone(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	h.publish(t, part{ref: "w:1", descriptor: workload, config: launch})
+	dir := h.set(t, "kits: [{ref: HUB/kits/w:1}]\n")
+	f, images := fetcher(t)
+	sets := kitset.Assembler{SourceDateEpoch: "soon"}
+	f.Sets = sets.Assemble
+	if _, err := f.Fetch(t.Context(), dir, nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), `SOURCE_DATE_EPOCH="soon"`) || len(blobs(t, images)) > 0 {
+		t.Errorf("a time that is none: %v", err)
+	}
+	sets.SourceDateEpoch = "1700000000"
+	f.Sets = sets.Assemble
+	kit, err := f.Fetch(t.Context(), dir, nil)
+	if err != nil || kit.Manifest.Annotations[annotation.Created] != "2023-11-14T22:13:20Z" || kit.Config.Created.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", kit, err)
+	}
+}
+
+// TestRingsOfSets are found through any number of sets, whether the set has a name
+// while it is built or gets one when it is pushed.
+func TestRingsOfSets(t *testing.T) {
+	h := newHub(t, registries["lenient"](t))
+	mixinOf := func(name string, lists ...string) string {
+		return `{"schemaVersion":"3","kind":"mixin","provides":["` + name + `@1"],"kits":[` + strings.Join(lists, ",") + `]}`
+	}
+	// at is an entry of a list, for what was published under the name last.
+	at := func(name string) string {
+		f, _ := fetcher(t)
+		a, err := f.Artifact(t.Context(), h.host+"/kits/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"ref":"` + h.host + `/kits/` + name + `","digest":"` + a.Root.Digest.String() + `"}`
+	}
+	// a lists b, b lists c, and c lists a, as it was before it did.
+	h.publish(t, part{ref: "a:1", descriptor: `{"schemaVersion":"3","kind":"mixin","provides":["a@1"]}`}, part{ref: "w:1", descriptor: workload, config: launch})
+	h.publish(t, part{ref: "c:1", descriptor: mixinOf("c", at("a:1"))})
+	h.publish(t, part{ref: "b:1", descriptor: mixinOf("b", at("c:1")), platforms: []string{"linux/other"}})
+	h.publish(t, part{ref: "gone:1", descriptor: mixinOf("gone", `{"ref":"`+h.host+`/kits/never:1","digest":"sha256:`+strings.Repeat("1", 64)+`"}`)})
+	h.publish(t, part{ref: "loose:1", descriptor: mixinOf("loose", at("gone:1"))})
+	kits := func(name string) string { return h.host + "/kits/" + name }
+	way := "it lists " + kits("b:1") + ", which lists " + kits("c:1") + ", which lists " + kits("a:1")
+
+	f, images := fetcher(t)
+	f.SetName = kits("a:1")
+	_, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/b:1}]\n"), nil)
+	if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), kits("a:1")+" is in itself") || !strings.Contains(err.Error(), way) || len(blobs(t, images)) > 0 {
+		t.Errorf("under its name: %v, %d blobs", err, len(blobs(t, images)))
+	}
+	f.SetName = ""
+	kit, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/b:1}]\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.reset()
+	_, err = f.Push(t.Context(), kit.Root.String(), kits("a:1"))
+	if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), way) {
+		t.Errorf("pushed under its name: %v", err)
+	}
+	for _, r := range h.requests {
+		if strings.HasPrefix(r, http.MethodPut) || strings.HasPrefix(r, http.MethodPost) {
+			t.Errorf("pushed under its name: %s", r)
+		}
+	}
+	if _, err := f.Push(t.Context(), kit.Root.String(), kits("d:1")); err != nil {
+		t.Errorf("pushed under another name: %v", err)
+	}
+	// Somebody's tools let them publish it: it is found without a name too.
+	h.state(t, "gone", "a", mixinOf("a", at("b:1")))
+	h.state(t, "gone", "above", mixinOf("above", at("a:1")))
+	for _, list := range []string{"HUB/kits/a:1", "HUB/kits/above:1"} {
+		if _, err = f.Fetch(t.Context(), h.set(t, "kits: [{ref: "+list+"}]\n"), nil); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), kits("a:1")+" is in itself") || !strings.Contains(err.Error(), way) {
+			t.Errorf("a ring below it, of %s: %v", list, err)
+		}
+	}
+	// What cannot be had any more is told, and is no ring.
+	var notes []string
+	f.Notice = func(l string) { notes = append(notes, l) }
+	if _, err := f.Fetch(t.Context(), h.set(t, "kits: [{ref: HUB/kits/loose:1}, {ref: HUB/kits/w:1}]\n"), nil); err != nil {
+		t.Error(err)
+	}
+	if !slices.ContainsFunc(notes, func(n string) bool {
+		return strings.HasPrefix(n, "whether "+kits("never:1")+" lists other Kits is not known: ")
+	}) {
+		t.Errorf("nobody was told: %q", notes)
+	}
+}
+
+// state publishes kits/TO:1 as what kits/FROM:1 is but for its descriptor, as no
+// kitbox would.
+func (h *hub) state(t testing.TB, from, to, descriptor string) {
+	t.Helper()
+	resp, err := http.Get("http://" + h.host + "/v2/kits/" + from + "/manifests/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var m ocispec.Manifest
+	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil {
+		t.Fatal(err)
+	}
+	m.Annotations[fetch.Annotation] = descriptor
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPut, "http://"+h.host+"/v2/kits/"+to+"/manifests/1", bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", m.MediaType)
+	done, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done.Body.Close()
+	if done.StatusCode != http.StatusCreated {
+		t.Fatal(done.Status)
+	}
+}
+
+// TestSetsBelowASetWithoutEnd are not followed without end.
+func TestSetsBelowASetWithoutEnd(t *testing.T) {
+	var requests atomic.Int64
+	docs := map[string][]byte{}
+	var host string
+	hostile := newHub(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		data := docs[path.Base(r.URL.Path)]
+		if data == nil {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(data).String())
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		_, _ = w.Write(data)
+	}))
+	host = hostile.host
+	config := fmt.Sprintf(`{"os":"linux","architecture":%q,"rootfs":{"type":"layers","diff_ids":[]}}`, layout.HostPlatform().Architecture)
+	docs[digest.FromString(config).String()] = []byte(config)
+	n := 0
+	put := func(tag string, lists ...string) string {
+		n++
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{},
+			Config:      ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromString(config), Size: int64(len(config))},
+			Annotations: map[string]string{fetch.Annotation: fmt.Sprintf(`{"schemaVersion":"3","kind":"mixin","provides":["k%d@1"],"kits":[%s]}`, n, strings.Join(lists, ","))}}
+		if len(lists) == 0 {
+			m.Annotations[fetch.Annotation] = fmt.Sprintf(`{"schemaVersion":"3","kind":"mixin","provides":["k%d@1"]}`, n)
+		}
+		data, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs[digest.FromBytes(data).String()], docs[tag] = data, data
+		return fmt.Sprintf(`{"ref":"%s/kits/k%d:1","digest":"%s"}`, host, n, digest.FromBytes(data))
+	}
+	deep := put("0")
+	for i := range 40 {
+		deep = put(fmt.Sprint("deep", i), deep)
+	}
+	var wide []string
+	for range 8 {
+		var list []string
+		for range 150 {
+			list = append(list, put("1"))
+		}
+		wide = append(wide, put("1", list...))
+	}
+	put("wide", wide...)
+	// As many ways down as there are atoms; each is gone once.
+	twice := put("2")
+	for i := range 30 {
+		twice = put(fmt.Sprint("twice", i), twice, strings.Replace(twice, ":1\"", ":2\"", 1))
+	}
+	put("loose", `{"ref":"`+host+`/kits/x:1"}`)
+	for tag, want := range map[string]string{"deep39": "more than 32 sets", "wide": "more than 1000 Kits", "twice29": "", "loose": "digest"} {
+		f, _ := fetcher(t)
+		requests.Store(0)
+		_, err := f.Fetch(t.Context(), hostile.set(t, "kits: [{ref: HUB/kits/k:"+tag+"}]\n"), nil)
+		if want == "" && err != nil || want != "" && (!errors.Is(err, kiterr.ErrRefused) && tag != "loose" || !strings.Contains(err.Error(), want)) || requests.Load() > 100 {
+			t.Errorf("%s: %v after %d requests, want %q", tag, err, requests.Load(), want)
+		}
+	}
+}
+
+// TestSetsWithoutEnd list more Kits than are looked up, Kits of more documents
+// than fit into memory, or of more layers than an image can have.
+func TestSetsWithoutEnd(t *testing.T) {
+	var sent atomic.Int64
+	hostile := newHub(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		layers, pad := 0, 3<<20
+		if strings.Contains(r.URL.Path, "/tall") {
+			layers, pad = 600, 0
+		}
+		c := ocispec.Image{Platform: layout.HostPlatform(), RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{}}}
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Annotations: map[string]string{
+			fetch.Annotation: `{"schemaVersion":"3","kind":"mixin","provides":["` + strings.Split(r.URL.Path, "/")[3] + `@1"]}`, "pad": strings.Repeat("x", pad),
+		}}
+		for n := range layers {
+			d := digest.FromString(fmt.Sprint(n))
+			m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: d, Size: 10})
+			c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, d)
+		}
+		config, err := json.Marshal(c)
+		if err != nil {
+			t.Error(err)
+		}
+		m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))}
+		data, err := json.Marshal(m)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			data = config
+		}
+		w.Header().Set("Content-Type", m.MediaType)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(data).String())
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		n, _ := w.Write(data)
+		sent.Add(int64(n))
+	}))
+	list := func(name string, n int) string {
+		var b strings.Builder
+		b.WriteString("kits:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  - {ref: HUB/kits/%s%d:1}\n", name, i)
+		}
+		return b.String()
+	}
+	for _, c := range []struct {
+		text, want string
+		sent       int64
+	}{
+		{list("some", 300), "256 Kits at most, this one 300", 0},
+		{list("some", 200), "documents of the listed Kits have more than 134217728 bytes", 160 << 20},
+		{list("tall", 2), "its Kits have 1201 layers with its own, the limit is 1000", 1 << 20},
+	} {
+		sent.Store(0)
+		f, images := fetcher(t)
+		_, err := f.Fetch(t.Context(), hostile.set(t, c.text), nil)
+		if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), c.want) || sent.Load() > c.sent {
+			t.Errorf("%v after %d bytes, want %s", err, sent.Load(), c.want)
+		}
+		if left := blobs(t, images); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
 	}
 }
 
@@ -706,8 +961,12 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rc.Close()
+	z, err := gzip.NewReader(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]string{}
-	for r := tar.NewReader(rc); ; {
+	for r := tar.NewReader(z); ; {
 		e, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -719,7 +978,9 @@ func TestTheSetsOwnLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[e.Name] = string(b)
+		if e.Typeflag == tar.TypeReg {
+			got[e.Name] = string(b)
+		}
 	}
 	var staged bytes.Buffer
 	if err := json.Compact(&staged, []byte(got["usr/share/sandbox/kit/team/kit.yaml"])); err != nil || staged.String() != string(kit.Descriptor) {

@@ -31,6 +31,10 @@ type Subject interface {
 	// Plan is what was granted.
 	Plan() (*plan.Plan, error)
 
+	// Logins names the registry logins of p that requests to host and port
+	// may be given.
+	Logins(p *plan.Plan, host string, port uint16) ([]string, error)
+
 	// Book is the file of the operator's rules for this sandbox alone.
 	Book() string
 
@@ -271,7 +275,8 @@ func (o *Oversight) Check(_ context.Context, name string, q sandbox.PolicyQuery)
 	return out, err
 }
 
-// presentedAt returns the services whose credentials requests to r may be given.
+// presentedAt returns the services whose credentials requests to r may be given, and
+// the registry logins.
 func (o *Oversight) presentedAt(name string, r egress.Request) ([]string, error) {
 	b, err := o.c.Open(name)
 	if err != nil {
@@ -297,5 +302,6 @@ func (o *Oversight) presentedAt(name string, r egress.Request) ([]string, error)
 			}
 		}
 	}
-	return out, nil
+	logins, err := b.Logins(p, host.Name, r.Port)
+	return append(out, logins...), err
 }

@@ -23,7 +23,15 @@ type stopped struct {
 }
 
 func (s stopped) Plan() (*plan.Plan, error) { return s.plan, nil }
-func (s stopped) Book() string              { return filepath.Join(s.dir, "rules.json") }
+func (s stopped) Logins(p *plan.Plan, host string, _ uint16) (names []string, err error) {
+	for _, a := range p.DockerAuth {
+		if a.Registry == host {
+			names = append(names, "docker-auth "+a.Registry)
+		}
+	}
+	return names, nil
+}
+func (s stopped) Book() string { return filepath.Join(s.dir, "rules.json") }
 func (s stopped) Reload(ctx context.Context) error {
 	return link.Client{Dir: s.dir}.Reload(ctx)
 }
@@ -119,5 +127,18 @@ func TestRulesThatCannotBeUnderstoodAreNamedEachOnce(t *testing.T) {
 	// What is no rule for another reason is a refusal, and not of a pattern's.
 	if err := o.ChangeRules(t.Context(), "", sandbox.RuleChange{Add: []sandbox.NetworkGrant{bad("later", "x.example")}}); !errors.Is(err, kiterr.ErrRefused) || errors.As(err, &r) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestCheckNamesCredentialsAndLogins(t *testing.T) {
+	p := &plan.Plan{Name: "s", DockerAuth: []plan.DockerAuth{{Registry: "registry.example"}},
+		Credentials: []plan.Credential{{Service: "api", Phases: []plan.Phase{plan.Runtime}, Inject: []plan.Injection{{Domain: "registry.example", Header: "X-Key"}}}}}
+	p.Egress.Rules = []plan.EgressRule{{Phase: plan.Runtime, Pattern: "*.example", Allow: true}}
+	o := over(t, p)
+	for host, want := range map[string][]string{"registry.example": {"api", "docker-auth registry.example"}, "other.example": nil} {
+		v, err := o.Check(t.Context(), "s", sandbox.PolicyQuery{Host: host})
+		if err != nil || !slices.Equal(v.Credentials, want) {
+			t.Errorf("%s: %q, %v, want %q", host, v.Credentials, err, want)
+		}
 	}
 }

@@ -20,6 +20,10 @@ type Machine struct {
 
 	Mounts []Mount `json:"mounts"` // in the order they are laid down
 
+	// Devices are character devices of the host that the machine has beside the
+	// usual ones.
+	Devices []Device `json:"devices,omitempty"`
+
 	// Files are written into the writable layer before the guest serves:
 	// resolv.conf, hosts, hostname.
 	Files []BootFile `json:"files"`
@@ -101,8 +105,9 @@ type Mount struct {
 
 	// Owner translates ownership on a bind: files that belong to host id
 	// Owner.Host appear as Owner.Machine inside, and files made inside by
-	// that id belong to Owner.Host outside. Nil shifts all ids as IDMap
-	// does, so that machine id n is stored as n on the host.
+	// that id belong to Owner.Host outside. What other ids make belongs to
+	// them until the machine has stopped, and then to Owner.Host. Nil shifts
+	// all ids as IDMap does, so that machine id n is stored as n on the host.
 	Owner *OwnerMap `json:"owner,omitempty"`
 
 	// Covers protect and hide parts of a bind of a directory from whatever
@@ -163,6 +168,18 @@ const (
 	MakeDir  = "dir"
 	MakeFile = "file"
 )
+
+// A Device is a character device of the host's that everybody in the machine may
+// use, whoever may on the host.
+type Device struct {
+	Source   string `json:"source"`             // host path of its node, at each start
+	Path     string `json:"path"`               // in the machine, below /dev
+	ReadOnly bool   `json:"readOnly,omitempty"` // it is not written to
+
+	// Optional lets the machine start without it; a driver reports it in
+	// [driver.Machine.Unenforced] then.
+	Optional bool `json:"optional,omitempty"`
+}
 
 // An OwnerMap ties one host user and group to one machine user and group.
 type OwnerMap struct {

@@ -74,6 +74,9 @@ type Plan struct {
 	// from what was asked is the operator's.
 	Bounds []Bound `json:"bounds,omitempty"`
 
+	// GPUs are those behind some of Machine.Devices and Machine.Mounts.
+	GPUs []GPU `json:"gpus,omitempty"`
+
 	// Volumes are the storage requests behind some of Machine.Mounts.
 	Volumes []Volume `json:"volumes"`
 
@@ -202,6 +205,15 @@ type Bound struct {
 	Asked int64    `json:"asked"`
 }
 
+// A GPU is one of the host's that the machine may use.
+type GPU struct {
+	Name    string   `json:"name"`            // on the host
+	Asked   string   `json:"asked"`           // the selector that chose it
+	Kits    []string `json:"kits"`            // who asks for it
+	Devices []string `json:"devices"`         // paths of its nodes in the machine
+	Notes   []string `json:"notes,omitempty"` // what of it is left out
+}
+
 // A Phase is a period of a sandbox's life with grants of its own.
 type Phase string
 
@@ -313,8 +325,8 @@ type Launch struct {
 	// at exec does not reach them.
 	Owned []string `json:"owned,omitempty"`
 
-	// Trust names the variables of Env that lead programs to the
-	// certificates they trust. Hooks get them as well.
+	// Trust names the variables of Env that were added to lead programs to
+	// the certificates they trust. A hook sees those that it declares.
 	Trust []string `json:"trust,omitempty"`
 
 	// Bash makes the engine start the workload under bash, so that the file

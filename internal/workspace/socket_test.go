@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -29,8 +30,8 @@ func listen(t *testing.T, p string) {
 
 // judged is what is said to dir as a workspace and as a mount.
 func judged(h Host, dir string) [2]error {
-	_, w := h.Judge(sandbox.CreateOptions{Workspace: dir}, "id")
-	_, m := h.Judge(sandbox.CreateOptions{Mounts: []sandbox.Mount{{Source: dir, Path: "/x", ReadOnly: true}}}, "id")
+	_, w := h.Judge(context.Background(), sandbox.CreateOptions{Workspace: dir}, "id")
+	_, m := h.Judge(context.Background(), sandbox.CreateOptions{Mounts: []sandbox.Mount{{Source: dir, Path: "/x", ReadOnly: true}}}, "id")
 	return [2]error{w, m}
 }
 

@@ -7,6 +7,7 @@
 package workspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,7 +71,7 @@ var guarded = []plan.Cover{
 
 // Judge judges what o gives to the sandbox id. It makes nothing. What must not be
 // given is [kiterr.ErrRefused].
-func (h Host) Judge(o sandbox.CreateOptions, id string) (w Given, err error) {
+func (h Host) Judge(ctx context.Context, o sandbox.CreateOptions, id string) (w Given, err error) {
 	w = Given{Mode: o.WorkspaceMode, readOnly: o.WorkspaceReadOnly}
 	if w.Mode == "" {
 		w.Mode = plan.WorkspaceInternal
@@ -108,7 +109,7 @@ func (h Host) Judge(o sandbox.CreateOptions, id string) (w Given, err error) {
 	}
 	w.Source = w.Asked
 	if w.Mode == plan.WorkspaceCloned {
-		if w.Clone, err = h.Clones.of(w.Asked, id); err != nil {
+		if w.Clone, err = h.Clones.of(ctx, w.Asked, id); err != nil {
 			return w, err
 		}
 		w.Source = h.Clones.At(id)
@@ -127,7 +128,7 @@ func (h Host) Judge(o sandbox.CreateOptions, id string) (w Given, err error) {
 }
 
 // of says what a workspace cloned from dir would be.
-func (c Clones) of(dir, id string) (*plan.Clone, error) {
+func (c Clones) of(ctx context.Context, dir, id string) (*plan.Clone, error) {
 	r, err := gitrepo.Open(dir)
 	if err != nil {
 		return nil, err
@@ -138,6 +139,9 @@ func (c Clones) of(dir, id string) (*plan.Clone, error) {
 	k := &plan.Clone{Source: dir, Head: r.Head, Branch: r.Branch, Known: []string{r.Head}}
 	if have, err := c.Read(id); err == nil && have.Source == dir {
 		return have, nil // made already: this is a recreation
+	}
+	if err := r.Whole(ctx); err != nil {
+		return nil, err
 	}
 	for _, name := range r.Names("refs/heads/", "refs/tags/") {
 		k.Known = append(k.Known, r.Refs[name])

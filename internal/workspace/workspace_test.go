@@ -49,7 +49,7 @@ func TestModesAreJudgedBeforeAnythingIsMade(t *testing.T) {
 		{sandbox.CreateOptions{Workspace: dir, Masks: []string{"../x"}}, ""},
 		{sandbox.CreateOptions{Workspace: dir + "/nothing"}, ""},
 	} {
-		g, err := h.Judge(c.o, "id")
+		g, err := h.Judge(t.Context(), c.o, "id")
 		if (err == nil) != (c.mode != "") || err == nil && g.Mode != c.mode {
 			t.Errorf("%+v: %q, %v", c.o, g.Mode, err)
 		}
@@ -66,7 +66,7 @@ func TestStateIsNeverGiven(t *testing.T) {
 	}
 	for _, p := range []string{h.Home, filepath.Dir(h.Home), filepath.Join(dir, "link"), "/"} {
 		for _, o := range []sandbox.CreateOptions{{Workspace: p}, {Mounts: []sandbox.Mount{{Source: p, Path: "/x", ReadOnly: true}}}} {
-			if _, err := h.Judge(o, "id"); !errors.Is(err, kiterr.ErrRefused) {
+			if _, err := h.Judge(t.Context(), o, "id"); !errors.Is(err, kiterr.ErrRefused) {
 				t.Errorf("%s: %v", p, err)
 			}
 		}
@@ -77,7 +77,7 @@ func TestRepositoriesAreGuardedWhereTheyCanBeWritten(t *testing.T) {
 	h, dir := host(t)
 	covers := func(o sandbox.CreateOptions, driver string) string {
 		t.Helper()
-		g, err := h.Judge(o, "id")
+		g, err := h.Judge(t.Context(), o, "id")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestOrdinaryUsersAreTheImagesUser(t *testing.T) {
 		t.Skip("the directory has to be root's, as in a user namespace")
 	}
 	add := func(ro bool, mounts []plan.HostMount) (plan.Swap, error) {
-		g, err := h.Judge(sandbox.CreateOptions{Workspace: dir, WorkspaceReadOnly: ro}, "id")
+		g, err := h.Judge(t.Context(), sandbox.CreateOptions{Workspace: dir, WorkspaceReadOnly: ro}, "id")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestSettingsThatLeadElsewhereAreWarnedOf(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, ".git", "config"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	g, err := h.Judge(sandbox.CreateOptions{Workspace: dir}, "id")
+	g, err := h.Judge(t.Context(), sandbox.CreateOptions{Workspace: dir}, "id")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
 )
@@ -56,6 +57,22 @@ type Options struct {
 	// SourceDateEpoch is the time of SOURCE_DATE_EPOCH in seconds; nil leaves
 	// created out. The clock never supplies it.
 	SourceDateEpoch *int64
+}
+
+// maxEpoch is the last second that RFC 3339 can state.
+const maxEpoch = 253402300799
+
+// ParseEpoch reads the value of SOURCE_DATE_EPOCH, seconds since 1970. Empty is
+// nil; what is no such number is [kiterr.ErrRefused].
+func ParseEpoch(v string) (*int64, error) {
+	if v == "" {
+		return nil, nil
+	}
+	s, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || s < 0 || s > maxEpoch {
+		return nil, fmt.Errorf("SOURCE_DATE_EPOCH=%q is no number of seconds since 1970: give one, or unset it: %w", v, kiterr.ErrRefused)
+	}
+	return &s, nil
 }
 
 // Derive returns the annotations of a published descriptor: all of its platform

@@ -1,10 +1,12 @@
 package annotation_test
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
@@ -66,5 +68,21 @@ func TestCheckFindsEveryDisagreement(t *testing.T) {
 	want := []string{annotation.Created, annotation.Description, annotation.Title, annotation.BuiltBy, annotation.Capabilities, annotation.SchemaVersion}
 	if !reflect.DeepEqual(keys, want) {
 		t.Errorf("faults at %q, want %q", keys, want)
+	}
+}
+
+func TestParseEpoch(t *testing.T) {
+	for v, want := range map[string]int64{"0": 0, "1700000000": 1700000000, "253402300799": 253402300799} {
+		if got, err := annotation.ParseEpoch(v); err != nil || got == nil || *got != want {
+			t.Errorf("%s: %v, %v", v, got, err)
+		}
+	}
+	if got, err := annotation.ParseEpoch(""); got != nil || err != nil {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	for _, v := range []string{"soon", " 1", "-1", "1.5", "253402300800", "99999999999999999999"} {
+		if got, err := annotation.ParseEpoch(v); got != nil || !errors.Is(err, kiterr.ErrRefused) {
+			t.Errorf("%q: %v, %v", v, got, err)
+		}
 	}
 }

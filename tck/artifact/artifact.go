@@ -39,6 +39,10 @@ type Report struct {
 	Findings  []Finding     `json:"findings"`
 	Verdicts  []tck.Verdict `json:"verdicts"`
 	Tally     Tally         `json:"tally"`
+
+	// Unread are the Kits of a set that were to be looked up and could not be,
+	// each with why.
+	Unread []string `json:"unread,omitzero"`
 }
 
 // A Tally counts verdicts by outcome.
@@ -73,6 +77,11 @@ func Judge(ctx context.Context, a *Artifact) (*Report, error) {
 	if text, _ := annotation.Discover(nil, a.Images[0].Manifest.Annotations); text != "" {
 		if doc, err := spec.DecodePublished([]byte(text)); err == nil {
 			s.Listed = a.listed(ctx, doc.Kits, a.options)
+			for _, k := range doc.Kits {
+				if why := s.Listed[k.Digest].Unread; why != "" && a.options.Kits {
+					r.Unread = append(r.Unread, k.Ref+": "+why)
+				}
+			}
 		}
 	}
 	j := rule.Judge(s)

@@ -152,9 +152,53 @@ func TestCommands(t *testing.T) {
 			t.Errorf("inspect --dockerfile: %d, %q, %s", code, recipe.String(), &errs)
 		}
 	}
-	out.Reset()
-	if code := artifact.Inspect(t.Context(), []string{"kit", "--layout", good}, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "\n  \"kind\": \"mixin\"") {
-		t.Errorf("inspect: %d\n%s", code, &out)
+}
+
+// TestInspect shows descriptor and recipe as their author wrote them, and takes
+// no flag that it does not heed.
+func TestInspect(t *testing.T) {
+	w := product{images: []*built{workload(t, "amd64")}}.write(t)
+	broken := workload(t, "amd64")
+	broken.blob = func(n int, b []byte) []byte { return b[:len(b)-9*n] } // the layer with the sources
+	unstaged := mixin(t)
+	unstaged.layers = unstaged.layers[:1]
+	odd := mixin(t)
+	odd.annotations = maps.Clone(odd.annotations)
+	odd.annotations[annotation.Descriptor] = `{"schemaVersion":"3","kind":"mixin","description":"yes","version":"1.0","licenses":["no"],"provides":["m@1"]}`
+	plain := mixin(t)
+	plain.annotations = nil
+	for what, c := range map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"a workload": {[]string{w}, 0, []string{"linux/amd64", "entrypoint /bin/bash", "# comment\n", "\n# the recipe\nFROM base\n"}},
+		"as JSON":    {[]string{w, "--format", "json"}, 0, []string{"\"recipe\": \"FROM base\\n\"", "\"staged\": \"# comment", "\"kind\": \"workload\""}},
+		"its recipe": {[]string{w, "--dockerfile"}, 0, []string{"FROM base\n"}},
+		"a set":      {[]string{product{images: []*built{set(t)}}.write(t)}, 0, []string{"# comment\n", "r.example/m:1"}},
+		"a set's recipe": {[]string{product{images: []*built{set(t)}}.write(t), "--dockerfile"}, 3,
+			[]string{"stages no recipe"}},
+		"without sources": {[]string{product{images: []*built{unstaged}}.write(t)}, 0, []string{"\nkind: \"mixin\"\nprovides:\n  - \"m@1\"\n"}},
+		"what other programs misread": {[]string{product{images: []*built{odd}}.write(t)}, 0,
+			[]string{"description: \"yes\"\n", "version: \"1.0\"\n", "- \"no\"\n"}},
+		"a damaged layer":   {[]string{product{images: []*built{broken}}.write(t)}, 3, []string{"kind: \"workload\"", "kit-tck: layers[1]: "}},
+		"no Kit":            {[]string{product{images: []*built{plain}}.write(t)}, 0, []string{"not a Kit"}},
+		"both formats":      {[]string{w, "--dockerfile", "--format", "json"}, 3, []string{"prints the recipe alone"}},
+		"the judge's flags": {[]string{w, "--verbose"}, 3, []string{"-verbose"}},
+		"its colors":        {[]string{w, "--color", "always"}, 3, []string{"-color"}},
+		"its lookups":       {[]string{w, "--kits"}, 3, []string{"-kits"}},
+	} {
+		var out bytes.Buffer
+		code := artifact.Inspect(t.Context(), append([]string{"kit", "--layout"}, c.args...), &out, &out)
+		for _, want := range c.want {
+			if code != c.code || !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %d, no %q in\n%s", what, code, want, &out)
+			}
+		}
+	}
+	var out bytes.Buffer
+	if code := artifact.Validate(t.Context(), []string{"kit", "--layout", w, "--dockerfile"}, &out, &out); code != 3 {
+		t.Errorf("validate --dockerfile: %d, %s", code, &out)
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 	exitUnjudged = 3 // a wrong call, or an artifact that cannot be read
 )
 
-// settings are the flags that both commands take.
+// settings are the flags of a command.
 type settings struct {
 	Options
 	ref, format, color string
@@ -31,21 +31,22 @@ type settings struct {
 }
 
 func parse(name string, args []string, stderr io.Writer) (*settings, error) {
-	s := &settings{}
+	s := &settings{color: "auto"}
 	f := flag.NewFlagSet("kit-tck "+name, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&s.Layout, "layout", "", "take REF, a tag or digest, from the OCI image layout `DIR`")
 	f.BoolVar(&s.PlainHTTP, "plain-http", false, "speak HTTP without TLS; on this machine's loopback that is the rule")
-	f.StringVar(&s.Platform, "platform", "", "judge only `OS/ARCH[/VARIANT]` of an index")
-	if name == "validate" {
-		f.BoolVar(&s.Kits, "kits", false, "of a set, also read the manifests of its Kits from their registries; in a layout they are found without")
-	}
-	if name == "inspect" {
-		f.BoolVar(&s.dockerfile, "dockerfile", false, "print the recipe that the Kit stages, and nothing else; this reads the layers")
-	}
 	f.StringVar(&s.format, "format", "text", "text or json")
-	f.BoolVar(&s.verbose, "verbose", false, "also list what passed, was skipped or waived")
-	f.StringVar(&s.color, "color", "auto", "auto, always or never")
+	switch name {
+	case "validate":
+		f.StringVar(&s.Platform, "platform", "", "judge only `OS/ARCH[/VARIANT]` of an index")
+		f.BoolVar(&s.Kits, "kits", false, "of a set, also read the manifests of its Kits from their registries; in a layout they are found without")
+		f.BoolVar(&s.verbose, "verbose", false, "also list what passed, was skipped or waived")
+		f.StringVar(&s.color, "color", "auto", "auto, always or never")
+	case "inspect":
+		f.StringVar(&s.Platform, "platform", "", "show only `OS/ARCH[/VARIANT]` of an index")
+		f.BoolVar(&s.dockerfile, "dockerfile", false, "print the recipe that the Kit stages, byte for byte, and nothing else")
+	}
 	f.Usage = func() {
 		fmt.Fprintf(stderr, "usage: kit-tck %s REF [flags]\n", name)
 		f.PrintDefaults()
@@ -65,6 +66,8 @@ func parse(name string, args []string, stderr io.Writer) (*settings, error) {
 		return nil, fmt.Errorf("name exactly one artifact; usage: kit-tck %s REF [--layout DIR]", name)
 	case s.format != "text" && s.format != "json":
 		return nil, fmt.Errorf("--format is text or json, not %q", s.format)
+	case s.dockerfile && s.format != "text":
+		return nil, errors.New("--dockerfile prints the recipe alone; --format json without it has the recipe too")
 	case s.color != "auto" && s.color != "always" && s.color != "never":
 		return nil, fmt.Errorf("--color is auto, always or never, not %q", s.color)
 	}
@@ -92,12 +95,18 @@ func Validate(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	} else {
 		err = r.write(stdout, s.verbose, colored(s.color, stdout))
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		fmt.Fprintf(stderr, "kit-tck: %v\n", err)
 		return exitUnjudged
+	}
+	for _, why := range r.Unread {
+		fmt.Fprintf(stderr, "kit-tck: --kits: %s\n", printable(strings.ReplaceAll(why, "\n", "; ")))
+	}
+	switch {
 	case !r.OK():
 		return exitFindings
+	case len(r.Unread) > 0: // asked for, and not judged
+		return exitUnjudged
 	}
 	return exitOK
 }

@@ -261,13 +261,21 @@ func decode(t testing.TB, text string, f capability.Form) spec.Descriptor {
 
 func set(t testing.TB) *built {
 	t.Helper()
+	return setOf(t, authoredSet, workloadText, memberText)
+}
+
+// setOf is what publishing makes of a set that lists r.example/w:1.2, a workload,
+// and r.example/m:1, a mixin.
+func setOf(t testing.TB, authored, first, second string) *built {
+	t.Helper()
 	w, m := workload(t, "amd64"), mixin(t)
-	m.describe(t, "m", memberText)
+	w.describe(t, "w", first)
+	m.describe(t, "m", second)
 	kits := []resolve.Kit{
-		{Ref: "r.example/w:1.2", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000001", Descriptor: decode(t, workloadText, capability.Published)},
-		{Ref: "r.example/m:1", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000002", Descriptor: decode(t, memberText, capability.Published)},
+		{Ref: "r.example/w:1.2", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000001", Descriptor: decode(t, first, capability.Published)},
+		{Ref: "r.example/m:1", Digest: "sha256:0000000000000000000000000000000000000000000000000000000000000002", Descriptor: decode(t, second, capability.Published)},
 	}
-	merged, err := resolve.MergeSet(decode(t, authoredSet, capability.Authored), kits)
+	merged, err := resolve.MergeSet(decode(t, authored, capability.Authored), kits)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -14,11 +15,9 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kitbox-dev/kitbox/spec/annotation"
-	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
 )
 
-// A Description is what the documents of an artifact say, without judging them
-// and without its layers.
+// A Description is what an artifact says of itself, without judging it.
 type Description struct {
 	Ref         string            `json:"ref"`
 	Digest      digest.Digest     `json:"digest"`
@@ -27,6 +26,13 @@ type Description struct {
 	Descriptor  jsontext.Value    `json:"descriptor,omitzero"`
 	Annotations map[string]string `json:"annotations"` // without the descriptor
 	Platforms   []Platform        `json:"platforms"`
+
+	// Staged is the descriptor as it is staged in the image, with the comments
+	// of its author, if it says what Descriptor does. Recipe is the Dockerfile
+	// beside it, whichever way it was authored. Both are absent from what
+	// [Describe] returns.
+	Staged string `json:"staged,omitzero"`
+	Recipe string `json:"recipe,omitzero"`
 }
 
 // A Platform is one image of a Description.
@@ -41,7 +47,7 @@ type Platform struct {
 	Cmd        []string      `json:"cmd,omitzero"`
 }
 
-// Describe returns what a says of itself.
+// Describe returns what the documents of a say. It reads no layer.
 func Describe(a *Artifact) *Description {
 	d := &Description{Ref: a.Ref, Digest: a.Root.Digest, MediaType: a.Root.MediaType, Annotations: map[string]string{}}
 	var index map[string]string
@@ -76,54 +82,48 @@ func Inspect(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	}
-	var a *Artifact
 	if err == nil {
-		a, err = Open(ctx, s.ref, s.Options)
-	}
-	if err == nil && s.dockerfile {
-		var text string
-		if text, err = a.recipe(ctx); err == nil {
-			if terminal(stdout) { // a file gets it byte for byte
-				lines := strings.Split(text, "\n")
-				for n, l := range lines {
-					lines[n] = printable(l)
-				}
-				text = strings.Join(lines, "\n")
-			}
-			_, err = io.WriteString(stdout, text)
-		}
-	} else if err == nil {
-		d := Describe(a)
-		if s.format == "json" {
-			err = writeJSON(stdout, d)
-		} else {
-			err = d.write(stdout)
-		}
+		err = inspect(ctx, s, stdout)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "kit-tck: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Fprintf(stderr, "kit-tck: %s\n", printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
 		return exitUnjudged
 	}
 	return exitOK
 }
 
-// recipe returns the staged recipe of the Kit itself.
-func (a *Artifact) recipe(ctx context.Context) (string, error) {
-	im := a.Images[0]
-	var s rule.Subject
-	files, err := a.read(ctx, &s, im)
+func inspect(ctx context.Context, s *settings, stdout io.Writer) error {
+	a, err := Open(ctx, s.ref, s.Options)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if files == nil {
-		return "", fmt.Errorf("%s: %s", s.Broken[0].At, s.Broken[0].Message)
+	d := Describe(a)
+	found, unread := a.sources(ctx)
+	d.Staged, d.Recipe = string(found.descriptor), string(found.recipe)
+	switch {
+	case s.dockerfile && unread != nil:
+		return unread
+	case s.dockerfile && found.recipe == nil:
+		return fmt.Errorf("%s stages no recipe", a.Ref)
+	case s.dockerfile && terminal(stdout):
+		_, err = io.WriteString(stdout, lines(d.Recipe))
+	case s.dockerfile: // a file gets it byte for byte
+		_, err = io.WriteString(stdout, d.Recipe)
+	case s.format == "json":
+		err = writeJSON(stdout, d)
+	default:
+		err = d.write(stdout)
 	}
-	name := rule.Recipe(im.Manifest.Annotations, files)
-	if name == "" {
-		return "", fmt.Errorf("%s stages no recipe", a.Ref)
+	return cmp.Or(err, unread) // what the documents say is shown in any case
+}
+
+// lines makes text printable, line by line.
+func lines(text string) string {
+	out := strings.Split(text, "\n")
+	for n, l := range out {
+		out[n] = printable(strings.ReplaceAll(l, "\t", "    "))
 	}
-	b, _ := files.Read(name)
-	return string(b), nil
+	return strings.Join(out, "\n")
 }
 
 func (d *Description) write(w io.Writer) error {
@@ -144,16 +144,29 @@ func (d *Description) write(w io.Writer) error {
 	if d.FoundOn == annotation.Nowhere {
 		b.WriteString("not a Kit: no descriptor annotation\n")
 	} else {
-		v := d.Descriptor.Clone()
-		if v != nil && v.Indent(jsontext.WithIndent("  ")) == nil {
-			fmt.Fprintf(&b, "descriptor, on the %s:\n", d.FoundOn)
-			for line := range strings.SplitSeq(string(v), "\n") {
-				b.WriteString(printable(line) + "\n")
-			}
-		} else {
-			fmt.Fprintf(&b, "descriptor, on the %s: not JSON\n", d.FoundOn)
-		}
+		fmt.Fprintf(&b, "\n# the descriptor, on the %s\n%s", d.FoundOn, whole(d.yaml()))
+	}
+	if d.Recipe != "" {
+		fmt.Fprintf(&b, "\n# the recipe\n%s", whole(lines(d.Recipe)))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// yaml returns the descriptor for people: as it is staged, or else written anew.
+func (d *Description) yaml() string {
+	if d.Staged != "" && !jsontext.Value(d.Staged).IsValid() { // JSON has no comments to keep
+		return lines(d.Staged)
+	}
+	if d.Descriptor == nil {
+		return "# not JSON"
+	}
+	text, err := asYAML(d.Descriptor)
+	if err != nil { // deeper than anybody nests
+		text = d.Descriptor.String()
+	}
+	return lines(text)
+}
+
+// whole ends text with a line break.
+func whole(text string) string { return strings.TrimRight(text, "\n") + "\n" }

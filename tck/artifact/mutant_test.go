@@ -31,6 +31,7 @@ var spoilers = []struct {
 		text := strings.Replace(im.annotations[annotation.Descriptor], `"version":`, `"vresion":"1","version":`, 1)
 		im.annotations[annotation.Descriptor] = text
 	})},
+	{"SPEC-v3 §9.1/descriptor-valid", "more than 512 KiB", says(`{"schemaVersion":"3","kind":"mixin","description":"` + strings.Repeat("x", 512<<10) + `"}`)},
 	{"SPEC-v3 §9.2/versioned-provides", "a provide without a version", spoilMixin(func(t *testing.T, im *built) {
 		text := `{"schemaVersion":"3","kind":"mixin","provides":["m"]}`
 		im.annotations[annotation.Descriptor] = text
@@ -97,10 +98,19 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/entries-contained", "a hard link to nothing", spoilMixin(func(_ *testing.T, im *built) {
 		im.layers[0] = append(im.layers[0], file{Header: tarLink("opt/x", "opt/none")})
 	})},
+	{"SPEC-v3 §10/entries-contained", "a hard link to a layer below", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[1] = append(im.layers[1], file{Header: tarLink("opt/x", "opt/m/bin/m")})
+	})},
+	{"SPEC-v3 §10/entries-contained", "a device node", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], file{Header: tar.Header{Name: "opt/mem", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1}})
+	})},
+	{"SPEC-v3 §10/entries-contained", "an owner that no machine has", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], dir("opt/m/lib", 70000))
+	})},
 	{"SPEC-v3 §3.5/workload-has-content", "nothing but sources", func(t *testing.T) product {
 		im := workload(t, "amd64")
 		im.layers = im.layers[1:]
-		im.describe(t, "w", `{"schemaVersion":"3","kind":"workload","build":"FROM scratch\n"}`)
+		im.describe(t, "w", `{"schemaVersion":"3","kind":"workload","build":"FROM base\n"}`)
 		return product{images: []*built{im}}
 	}},
 	{"SPEC-v3 §10/workload-launches", "neither entrypoint nor command", spoilWorkload(func(_ *testing.T, im *built) { im.config.Entrypoint = nil })},
@@ -111,11 +121,19 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/recipe-staged", "no recipe staged", spoilWorkload(func(_ *testing.T, im *built) {
 		im.layers[1] = slices.Delete(im.layers[1], 1, 2)
 	})},
+	{"SPEC-v3 §10/recipe-staged", "another recipe staged", spoilWorkload(func(_ *testing.T, im *built) { im.layers[1][1].data = "FROM other\n" })},
+	{"SPEC-v3 §10/overlay-home-ownership", "a home that is a link", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(slices.Delete(im.layers[0], 3, 6), link("home", "opt"))
+	})},
+	{"SPEC-v3 §10/overlay-home-ownership", "an agent's home that is a file", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(slices.Delete(im.layers[0], 4, 6), reg("home/agent", ""))
+	})},
 	{"SPEC-v3 §10/overlay-home-ownership", "a home of another user", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], dir("home", 1000)) })},
 	{"SPEC-v3 §10/overlay-home-ownership", "an agent's home of root", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], dir("home/agent", 0)) })},
 	{"SPEC-v3 §10/overlay-links-resolve", "a dangling link", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], link("opt/m/x", "none")) })},
 	{"SPEC-v3 §10/overlay-links-resolve", "links in a circle", spoilMixin(func(_ *testing.T, im *built) { im.layers[0] = append(im.layers[0], link("opt/m/x", "x")) })},
 	{"SPEC-v3 §10/mixin-config-delta", "the base's PATH", spoilMixin(func(_ *testing.T, im *built) { im.config.Env = []string{"PATH=/usr/bin:/bin:/opt"} })},
+	{"SPEC-v3 §10/mixin-config-delta", "an element of every base", spoilMixin(func(_ *testing.T, im *built) { im.config.Env = []string{"PATH=/opt/m/bin:/usr/local/bin"} })},
 	{"SPEC-v3 §9.6/workload-only", "a mixin's package", func(t *testing.T) product {
 		im := mixin(t)
 		im.describe(t, "m", `{"schemaVersion":"3","kind":"mixin","provides":["m@1","deb/oak@2.1"]}`)
@@ -144,6 +162,30 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit", spoilSet(func(_ *testing.T, im *built) {
 		im.layers[2] = append(im.layers[2], reg("etc/env.sh", "other"))
 	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit taken away", spoilSet(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/w/x", ""))
+		im.layers[2] = append(im.layers[2], reg("opt/w/.wh.x", ""))
+	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a directory of another Kit emptied", spoilSet(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/w/x", ""))
+		im.layers[2] = append(im.layers[2], reg("opt/w/.wh..wh..opq", ""))
+	})},
+	{"SPEC-v3 §10/merged-set-files-agree", "a file of another Kit with another mode", spoilSet(func(_ *testing.T, im *built) {
+		f := reg("etc/env.sh", "")
+		f.Mode = 0o666
+		im.layers[2] = append(im.layers[2], f)
+	})},
+	{"SPEC-v3 §10/merged-set-sources-told-apart", "sources of which nobody can say whose they are", spoilSet(func(_ *testing.T, im *built) {
+		text := im.layers[3][0].data
+		im.layers[3] = []file{staged("x", text), staged("y", strings.Replace(text, "b.example", "c.example", 1))}
+	})},
+	{"SPEC-v3 §9.5/kind-derived", "a workload called a mixin", func(t *testing.T) product {
+		im := setOf(t, authoredSet, strings.Replace(workloadText, `{"type":"com.docker.sandbox/sbx@1"},`, ``, 1), memberText)
+		im.describe(t, "both", strings.Replace(im.annotations[annotation.Descriptor], `"kind":"workload"`, `"kind":"mixin"`, 1))
+		return product{images: []*built{im}}
+	}},
+	{"SPEC-v3 §9.5/provides-union", "another version", respell(`"m@1",`, `"m@2",`)},
+	{"SPEC-v3 §7.1.1/provenance", "an entry that no longer says where it is from", respell(`,"source":{"kit":"r.example/m:1","path":"capabilities[2]"}`, ``)},
 	{"SPEC-v3 §9.5/licenses-union", "a license left out", respell(`"licenses":["MIT"],`, ``)},
 	{"SPEC-v3 §9.5/provides-union", "a provide left out", respell(`"m@1",`, ``)},
 	{"SPEC-v3 §9.5/internal-requires-dropped", "a require of its own", respell(`["outside >= 2"]`, `["outside >= 2","m"]`)},
@@ -162,7 +204,8 @@ var spoilers = []struct {
 	{"SPEC-v3 §3.5/workload-base-should-match-runtime", "an agent of another uid", spoilWorkload(func(_ *testing.T, im *built) {
 		im.layers[0][5].data = strings.Replace(im.layers[0][5].data, ":1000:", ":1001:", 1)
 	})},
-	{"SPEC-v3 §3.3/comment-descriptor-no-content", "a recipe in a recipe", spoilWorkload(func(_ *testing.T, im *built) {
+	{"SPEC-v3 §3.3/comment-descriptor-no-content", "a recipe in a recipe", spoilWorkload(func(t *testing.T, im *built) {
+		im.describe(t, "w", strings.Replace(workloadText, `"build":"FROM base\n"`, `"dockerfile":"w.dockerfile"`, 1))
 		im.layers[1][1].data = "# syntax=docker/sandbox-kit:3\n# kit:\n#   kind: workload\nFROM base\n"
 	})},
 	{"SPEC-v3 §4/licenses-spdx", "a license nobody lists", func(t *testing.T) product {
@@ -210,6 +253,9 @@ var spoilers = []struct {
 	{"agent-skill@1/frontmatter-names-skill", "no description", skill("---\nname: s\ndescription: \"\"\n---\n")},
 	{"agent-skill@1/frontmatter-names-skill", "no mapping", skill("---\n- s\n---\n")},
 
+	{"credential@1/inject-domain-in-allow", "a host that is not allowed", asks(injecting(`"runtime":{"allow":["a.example"]}`))},
+	{"credential@1/inject-domain-in-allow", "one of another phase", asks(injecting(`"install":{"allow":["b.example"]}`))},
+
 	{"SPEC-v3 §3.4/kit-published-reference", "a directory", saysOf(`"kits":[{"ref":"./x","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"}]`)},
 	{"SPEC-v3 §3.4/set-declares-no-recipe", "a recipe", saysOf(`"build":"FROM x\n","kits":[{"ref":"r.example/x:1","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000001"}]`)},
 	{"SPEC-v3 §3.4/set-has-kits", "none", saysOf(`"kits":[]`)},
@@ -239,6 +285,12 @@ var spoilers = []struct {
 	{"git-identity@1/no-config", "a config", saysOf(`"capabilities":[{"type":"com.docker.sandbox/git-identity@1","config":{}}]`)},
 	{"long-running@1/no-config", "a config", saysOf(`"capabilities":[{"type":"com.docker.sandbox/long-running@1","config":{}}]`)},
 	{"network-policy@2/bounded-allow-hosts-literal", "a wildcard", saysOf(`"capabilities":[{"type":"com.docker.sandbox/network-policy@2","config":{"runtime":{"allow":[{"hosts":["*.example"],"methods":["GET"]}]}}}]`)},
+}
+
+// injecting is a policy with these rules beside a credential for b.example.
+func injecting(rules string) string {
+	return `{"type":"com.docker.sandbox/network-policy@1","config":{` + rules + `}},` +
+		`{"type":"com.docker.sandbox/credential@1","config":{"service":"s","phase":"runtime","apiKey":{"inject":[{"domain":"b.example","header":"X"}]}}}`
 }
 
 func spoilWorkload(f func(*testing.T, *built)) func(*testing.T) product {
@@ -320,6 +372,8 @@ func tarLink(name, to string) tar.Header {
 
 // What cannot be broken without the statement beside it.
 var alone = map[string][]string{
+	// A mixin has no packages, and what is a workload's is a base's.
+	"SPEC-v3 §9.5/kind-derived":         {"SPEC-v3 §9.6/workload-only", "SPEC-v3 §10/mixin-config-delta"},
 	"SPEC-v3 §9.1/descriptor-valid":     {"SPEC-v3 §10/sources-staged"}, // what is staged is what was meant
 	"SPEC-v3 §9.5/capabilities-merged":  {"SPEC-v3 §7.1.1/provenance"},  // an entry in the place of another
 	"SPEC-v3 §3.5/workload-has-content": {"SPEC-v3 §3.5/workload-base-should-match-runtime"},
@@ -363,7 +417,13 @@ func TestEveryRuleIsSeenToFail(t *testing.T) {
 			t.Errorf("%s is not in the registry", id)
 		}
 	}
-	for _, v := range judge(t, product{images: []*built{workload(t, "amd64")}}, "").Verdicts {
+	good := judge(t, product{images: []*built{workload(t, "amd64")}}, "").Verdicts
+	for _, s := range tck.Statements() {
+		if s.Observable == "none (build/library)" && !slices.Contains(rule.Statements(), s.ID) && !slices.ContainsFunc(good, func(v tck.Verdict) bool { return v.Statement == s.ID }) {
+			t.Errorf("%s is neither judged nor waived", s.ID)
+		}
+	}
+	for _, v := range good {
 		if !slices.Contains(rule.Statements(), v.Statement) && v.Outcome != tck.Waived {
 			t.Errorf("%s is not listed", v.Statement)
 		}

@@ -22,6 +22,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/retry"
 
+	"github.com/kitbox-dev/kitbox/tck/artifact/rule"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
 
@@ -93,7 +94,7 @@ func Open(ctx context.Context, ref string, o Options) (*Artifact, error) {
 			if d.Annotations["vnd.docker.reference.type"] != "" { // an attestation of another entry
 				continue
 			}
-			if o.Platform != "" && (d.Platform == nil || platformName(d.Platform.OS, d.Platform.Architecture, d.Platform.Variant) != o.Platform) {
+			if o.Platform != "" && (d.Platform == nil || !rule.SamePlatform(platformName(d.Platform.OS, d.Platform.Architecture, d.Platform.Variant), o.Platform)) {
 				a.Partial = true
 				continue
 			}
@@ -111,7 +112,7 @@ func Open(ctx context.Context, ref string, o Options) (*Artifact, error) {
 		if err := a.image(ctx, root); err != nil {
 			return nil, err
 		}
-		if p := a.Images[0].Platform; o.Platform != "" && p != o.Platform {
+		if p := a.Images[0].Platform; o.Platform != "" && !rule.SamePlatform(p, o.Platform) {
 			return nil, fmt.Errorf("%s is for %s, not for %s", ref, p, o.Platform)
 		}
 	default:

@@ -82,7 +82,7 @@ func TestTheOutsideIsReachedThroughTheProxyOfTheHost(t *testing.T) {
     config: {runtime: {allow: [passed.hub.test, direct.hub.test, {hosts: [looked.hub.test], methods: [GET]}]}}
 `)
 	shown := kitbox(t, "plan", dir)
-	if !strings.Contains(shown.Stdout+shown.Stderr, "http://"+p.addr) {
+	if text := shown.Stdout + shown.Stderr; !strings.Contains(text, "http://"+p.addr) || !strings.Contains(text, "addresses judged only where they resolve here too") {
 		t.Errorf("plan: %+v", shown)
 	}
 	create(t, "behind", "-q", dir)

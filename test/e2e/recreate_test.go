@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,5 +167,57 @@ func TestARecreationThatWasCutShortIsFinished(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(state, "next.json")); err == nil {
 		t.Error("next.json is left")
+	}
+}
+
+// What a directory's steps could reach when the sandbox was made they can reach when it
+// is made again, as it is rebuilt then; other Kits ask anew.
+func TestRecreateBuildsWithTheNetworkThatWasConsentedTo(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	step := func(n string) string {
+		return fmt.Sprintf("  RUN bash -c 'echo > /dev/tcp/127.0.0.1/%d' && echo step %s > /home/agent/step\n", l.Addr().(*net.TCPAddr).Port, n)
+	}
+	withStep := func(n string) string {
+		return write(t, map[string]string{"kit.yaml": head + recipe + step(n) + "capabilities:\n  - type: com.docker.sandbox/volume@1\n    config: {path: /data}\n"})
+	}
+	dir := withStep("one")
+	if o := kitbox(t, "create", "-q", "--name", "reached", dir); o.Code == 0 {
+		t.Fatal("a step reached the host without a network")
+	}
+	create(t, "reached", "-q", "--build-network", "host", dir)
+	rewrite(t, dir, "step one", "step two")
+	o := kitbox(t, "recreate", "reached")
+	if got := ok(t, "exec", "reached", "--", "cat", "/home/agent/step"); o.Code != 0 || got != "step two\n" || !strings.Contains(o.Stderr, "host: RUN steps") {
+		t.Fatalf("recreated with status %d, and has %q\n%s", o.Code, got, o.Stderr)
+	}
+	rewrite(t, dir, "step two", "step three")
+	if o := kitbox(t, "recreate", "-q", "--build-network", "none", "reached"); o.Code == 0 {
+		t.Error("--build-network none gave one")
+	}
+	other := withStep("other")
+	if o := kitbox(t, "recreate", "-q", "reached", other); o.Code == 0 {
+		t.Error("another Kit had the network that was for the first")
+	}
+	if got := ok(t, "exec", "reached", "--", "cat", "/home/agent/step"); got != "step two\n" {
+		t.Errorf("a recreation that failed left %q", got)
+	}
+	ok(t, "recreate", "-q", "--build-network", "host", "reached", other)
+	rewrite(t, other, "step other", "step last")
+	ok(t, "recreate", "-q", "reached")
+	if got := ok(t, "exec", "reached", "--", "cat", "/home/agent/step"); got != "step last\n" {
+		t.Errorf("made again: %q", got)
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
-	"github.com/distribution/distribution/v3/registry/handlers"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
-	"github.com/sirupsen/logrus"
+	"github.com/kitbox-dev/kitbox/internal/registry/registrytest"
 )
 
 // validating runs a registry on loopback that validates what it gets.
@@ -22,11 +18,7 @@ func validating(t *testing.T) string { return validatingBehind(t, "", "") }
 // validatingBehind lets only that user in, or anybody if there is none.
 func validatingBehind(t *testing.T, user, password string) string {
 	t.Helper()
-	logrus.SetOutput(io.Discard)
-	c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
-	c.HTTP.Secret = "of the test"
-	c.Catalog.MaxEntries = 10
-	app := handlers.NewApp(t.Context(), c)
+	app := registrytest.Validating(t.Context(), t.TempDir())
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, p, _ := r.BasicAuth(); user != "" && (u != user || p != password) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)

@@ -196,6 +196,30 @@ func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 		}
 		p.ok("pull", "-q", ref+":buildctl")
 	}
+	// A set of Kits, whose files have names of their own.
+	member := write(t, map[string]string{"tool.yaml": "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: mixin\nprovides: [tool@1.0]\nbuild: |\n  FROM scratch\n  COPY note.txt /opt/tool.txt\n", "note.txt": "tool\n"})
+	x(member, "build", "--builder", "kits", "--provenance=false", "-f", "tool.yaml", "-t", host+"/stock/tool:1", "--push", ".")
+	team := write(t, map[string]string{"team.yaml": "# syntax=docker/sandbox-kit:3\nschemaVersion: \"3\"\nkind: set\nversion: \"1.0\"\nprovides: [team]\nargs:\n  registry: {required: true, buildArg: registry}\nkits:\n" +
+		"  - ref: ${{ kit.args.registry }}/stock/tool:1\n  - ref: ${{ kit.args.registry }}/stock/a-workload:buildx\n"})
+	want := p.ok("build", "-q", "--arg", "registry="+host, team)
+	x(team, "build", "--builder", "kits", "--provenance=false", "-f", "team.yaml", "--build-arg", "registry="+host, "-t", host+"/stock/team:1", "--push", "--metadata-file", filepath.Join(config, "meta.json"), ".")
+	if got := digestIn(t, filepath.Join(config, "meta.json")); got != want {
+		t.Errorf("a set by buildx: %s, by kitbox %s", got, want)
+	}
+	p.run(team, buildctl, "--addr", socket, "build", "--frontend", "dockerfile.v0", "--local", "context=.", "--local", "dockerfile=.", "--opt", "filename=team.yaml", "--opt", "build-arg:registry="+host,
+		"--output", "type=image,push=true,name="+host+"/stock/team:2", "--metadata-file", filepath.Join(config, "meta.json"))
+	if got := digestIn(t, filepath.Join(config, "meta.json")); got != want {
+		t.Errorf("a set by buildctl: %s, by kitbox %s", got, want)
+	}
+	x(team, "build", "--builder", "kits", "-f", "team.yaml", "--build-arg", "registry="+host, "-t", host+"/stock/team:3", "--push", ".") // with an attestation
+	for _, tag := range []string{"1", "3"} {
+		if judge := finish(t, command(t.Context(), "kit-tck", "validate", "--kits", host+"/stock/team:"+tag)); judge.Code != 0 {
+			t.Errorf("kit-tck of the set: %+v", judge)
+		}
+	}
+	if out, err := p.try(team, client[0], append(client[1:len(client):len(client)], "build", "--builder", "kits", "-f", "team.yaml", "--build-arg", "registry="+host+"/gone", "--output", "type=cacheonly", ".")...); err == nil || !strings.Contains(out, "team.yaml:9") || !strings.Contains(out, ">>>   - ref: ${{ kit.args.registry }}/stock/tool:1") {
+		t.Errorf("a set of what is not there by buildx: %v\n%s", err, out)
+	}
 	// Args go by the Kit's names and are judged, and errors have their place.
 	dir := kits["a workload"]
 	if out, err := p.try(dir, client[0], append(client[1:len(client):len(client)], "build", "--builder", "kits", "-f", "kit.yaml", "--build-arg", "who=X1", "--output", "type=cacheonly", ".")...); err == nil || !strings.Contains(out, "kit.yaml:6") || !strings.Contains(out, "who") {

@@ -416,6 +416,23 @@ func TestAClonedWorkspaceIsLostOnlyOnPurpose(t *testing.T) {
 	if o.Code != 0 || !strings.Contains(o.Stderr, "since --rm was given") || !strings.Contains(o.Stderr, "only-here") {
 		t.Errorf("a clone that ends with its command: %+v", o)
 	}
+	// One that cannot be looked into is kept.
+	o = kitbox(t, "run", "-q", "--name", "opaque", "--rm", "--clone", "--exec", probe, dir, "--", "sh", "-c", "echo 1234567890123456789012345678901234567890 >.git/refs/heads/broken")
+	if o.Code != 1 || !strings.Contains(o.Stderr, "is kept in spite of --rm") {
+		t.Errorf("a clone that is broken: %+v", o)
+	}
+	if o := kitbox(t, "rm", "--force", "opaque"); o.Code != 0 {
+		t.Errorf("removing it: %+v", o)
+	}
+	// What cannot be cloned is refused when nothing is made yet, and when it is only planned.
+	gitRun(t, dir, "config", "uploadpack.allowFilter", "true")
+	partial := filepath.Join(t.TempDir(), "partial")
+	gitRun(t, dir, "clone", "-q", "--no-checkout", "--filter=blob:none", "file://"+dir, partial)
+	for _, args := range [][]string{{"plan", "-q"}, {"create", "-q", "--name", "lacking"}} {
+		if o := kitbox(t, append(args, "--clone", probe, partial)...); o.Code != 2 || !strings.Contains(o.Stderr, "git fetch --refetch --no-filter") {
+			t.Errorf("%s with a partial clone: %+v", args[0], o)
+		}
+	}
 	create(t, "forced", "-q", "--clone", probe, dir)
 	sh(t, "forced", "", "echo y >tracked")
 	if o := kitbox(t, "rm", "forced"); o.Code != 2 || !strings.Contains(o.Stderr, "file tracked") {

@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"compress/gzip"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func echoes() []attempt {
 		return attempt{name: "secret-" + name, tries: tries, in: plain, at: plain, arrives: true, control: honest, attack: attack}
 	}
 	// A server out there that repeats what it is given shows that it does.
-	repeated := func(name, tries, path string) attempt {
+	repeated := func(name, tries, path string, version int) attempt {
 		try := func(w *world, url, token string) error {
 			var hints []string
 			req, err := http.NewRequest(http.MethodGet, url+path, http.NoBody)
@@ -148,16 +149,28 @@ func echoes() []attempt {
 				return nil
 			}}))
 			req.Header.Set("Authorization", "Bearer "+token)
-			tr := &http.Transport{TLSClientConfig: insecure(), ForceAttemptHTTP2: true}
+			req.Header.Set("Accept-Encoding", "gzip")
+			tr := &http.Transport{TLSClientConfig: insecure(), Protocols: new(http.Protocols)}
+			tr.Protocols.SetHTTP1(version == 1)
+			tr.Protocols.SetHTTP2(version == 2)
 			defer tr.CloseIdleConnections()
 			resp, err := (&http.Client{Transport: tr, Timeout: patience}).Do(req)
 			if err != nil {
 				return broken(err)
 			}
 			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
+			in := io.Reader(resp.Body)
+			if resp.Header.Get("Content-Encoding") == "gzip" {
+				if in, err = gzip.NewReader(in); err != nil {
+					return broken(err)
+				}
+			}
+			body, err := io.ReadAll(in)
 			if err != nil {
 				return broken(err)
+			}
+			if resp.ProtoMajor != version || resp.Header.Get("X-Proof") != proven(string(w.Secret)) {
+				return broken(fmt.Errorf("the secret was not put in, or by HTTP/%d: %s %v", resp.ProtoMajor, resp.Status, resp.Header))
 			}
 			// Names lose their case on the way.
 			if all := fmt.Sprint(hints, resp.Status, resp.Header, resp.Trailer, string(body)); !strings.Contains(strings.ToLower(all), strings.ToLower(string(w.Secret))) {
@@ -165,17 +178,21 @@ func echoes() []attempt {
 			}
 			return nil
 		}
-		return attempt{name: "secret-repeated-" + name, tries: tries, in: plain, at: host,
+		return attempt{name: fmt.Sprintf("secret-repeated-%s-h%d", name, version), tries: tries, in: plain, at: host,
 			attack:  func(w *world) error { return try(w, "https://"+vaultName, os.Getenv(vaultToken)) },
 			control: func(w *world) error { return try(w, "https://127.0.0.1", string(w.Secret)) }}
 	}
-	return []attempt{
-		repeated("in-hints", "a server that repeats it before its answer", "/ok/repeat/hints"),
-		repeated("in-trailers", "a server that repeats it behind its answer", "/ok/repeat/trailers"),
-		repeated("in-a-header", "a server that repeats it in a header of its answer", "/ok/repeat/header"),
-		repeated("in-a-name", "a server that repeats it in the name of a header", "/ok/repeat/name"),
-		repeated("in-pieces", "a server that sends it in pieces", "/ok/repeat/pieces"),
-		repeated("in-an-error", "a server that fails with it", "/ok/repeat/error"),
+	var list []attempt
+	for _, x := range [][3]string{
+		{"in-hints", "before its answer", "hints"}, {"in-trailers", "behind its answer", "trailers"}, {"in-a-header", "in a header of its answer", "header"},
+		{"in-a-name", "in the name of a header", "name"}, {"in-a-body", "in a body of a stated length", "body"}, {"in-pieces", "byte by byte", "pieces"},
+		{"in-halves", "cut where a buffer ends", "halves"}, {"in-an-error", "with a status of failure", "error"}, {"compressed", "compressed, if the client takes that", "compressed"},
+	} {
+		for _, version := range []int{1, 2} {
+			list = append(list, repeated(x[0], "a server that repeats it "+x[1], "/ok/repeat/"+x[2], version))
+		}
+	}
+	return append(list,
 		trick("in-a-trailer", "what stands for the secret, behind a body", func(w *world) error {
 			return sayTLS(vaultName, vaultName, lines("POST /ok/x HTTP/1.1", "Host: "+vaultName, tag(w), "Transfer-Encoding: chunked", "Trailer: Authorization")+
 				"1\r\nx\r\n0\r\n"+bearer(vaultToken)+"\r\n\r\n")
@@ -199,13 +216,12 @@ func echoes() []attempt {
 			}
 			return present(w, vaultName, vaultName, vaultName, "/ok/"+b.String())
 		}),
-		{name: "secret-by-name", tries: "the host of a secret by an address of one's own", in: plain, at: plain, arrives: true, control: honest,
+		attempt{name: "secret-by-name", tries: "the host of a secret by an address of one's own", in: plain, at: plain, arrives: true, control: honest,
 			attack: func(w *world) error {
 				a, err := resolve(openName, "ip4")
 				if err != nil {
 					return broken(err)
 				}
 				return errors.Join(sayTLS(a.String(), vaultName, lines("GET /ok/x HTTP/1.1", "Host: "+vaultName, tag(w), bearer(vaultToken))))
-			}},
-	}
+			}})
 }

@@ -66,7 +66,7 @@ func (a *attempt) mark(kind string) string { return kind + "-" + a.name + "-x" }
 
 // attempts returns the whole table.
 func attempts() []attempt {
-	return slices.Concat(packets(), addresses(), resolvers(), tlsTricks(), httpTricks(), http2Tricks(), smuggling(), phases(), secrets(), grants(), kernel(), mounts(), keepers(), interfaces(), disguises())
+	return slices.Concat(packets(), addresses(), resolvers(), tlsTricks(), httpTricks(), http2Tricks(), smuggling(), phases(), secrets(), tokenTricks(), fronts(), grants(), kernel(), mounts(), keepers(), interfaces(), disguises())
 }
 
 // wanted is how many ways are tried at least.
@@ -96,13 +96,13 @@ func TestThereAreEnoughAttempts(t *testing.T) {
 
 // TestEveryAttemptIsHeld runs the controls and the attempts, and looks at the
 // end whether anything arrived that must not: what is late counts as well. Then
-// an ordinary user's sandboxes have to hold the same, and those that an OCI
-// runtime makes.
+// an ordinary user's sandboxes have to hold the same, those that an OCI runtime
+// makes, and those of a host behind a proxy.
 func TestEveryAttemptIsHeld(t *testing.T) {
 	out := newOutside(t)
 	takes := map[kind][]string{users: {"/etc/subuid", "/etc/subgid", "setpriv", "newuidmap"}, runtimes: {"crun"}}
 	held := map[kind]int64{}
-	for _, k := range []kind{roots, users, runtimes} {
+	for _, k := range []kind{roots, users, runtimes, behind} {
 		t.Run(string(k), func(t *testing.T) {
 			held[k] = -1
 			for _, need := range takes[k] {

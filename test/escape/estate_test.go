@@ -27,6 +27,7 @@ const (
 	roots    kind = "root"
 	users    kind = "user" // an ordinary user's
 	runtimes kind = "oci"  // root's, made by an OCI runtime
+	behind   kind = "via"  // root's, on a host that reaches the outside through a proxy
 )
 
 // An estate is a host with four sandboxes on it.
@@ -74,6 +75,25 @@ func newEstate(t *testing.T, out *outside, kind kind) *estate {
 			t.Fatal(err)
 		}
 	}
+	for _, service := range []string{"idp", "fails"} {
+		if _, _, err := e.kitboxIn(t.Context(), out.tokens(), "secret", "set", service, "--oauth"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	docker := filepath.Join(e.home, ".docker")
+	if err := os.Mkdir(docker, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(docker, "config.json"), out.dockerConfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if kind == users {
+		for _, p := range []string{docker, filepath.Join(docker, "config.json")} {
+			if err := os.Lchown(p, userID, userID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	stored, err := digests(filepath.Join(e.home, "images/blobs/sha256"))
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +138,7 @@ func (e *estate) programs(t *testing.T) {
 		build("build", "-o", e.libexec+"/", "github.com/kitbox-dev/kitbox/cmd/kit-guest")
 	}
 	e.program = e.copy(t, "/proc/self/exe", "kitbox")
-	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit+grantKit), "strong:1": fmt.Sprintf(kit, vaultKit+grantKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
+	for ref, descriptor := range map[string]string{"plain:1": fmt.Sprintf(kit, vaultKit+tokenKit+grantKit), "strong:1": fmt.Sprintf(kit, vaultKit+tokenKit+grantKit+`{"type":"com.docker.sandbox/privileged@1"},`)} {
 		err := kittest.Push(t.Context(), e.home, kittest.Kit{Ref: ref, Descriptor: descriptor, Base: true,
 			Config: ocispec.ImageConfig{User: "agent", Entrypoint: []string{"/bin/sh"}},
 			Files:  map[string]kittest.File{"/bin/" + attackerName: {Content: string(self), Mode: 0o755}}})
@@ -145,7 +165,7 @@ func (e *estate) copy(t *testing.T, from, name string) string {
 // Names that the Kits below allow, and what answers under them.
 const (
 	openName   = "open.test"   // every request, over every port
-	boundName  = "bound.test"  // GET and POST below /ok
+	boundName  = "bound.test"  // GET and POST below /ok, but for /ok/shut and below /ok/closed
 	otherName  = "other.test"  // GET below /ok
 	clName     = "cl.test"     // bounded, a server that believes Content-Length
 	teName     = "te.test"     // bounded, a server that believes Transfer-Encoding
@@ -160,9 +180,10 @@ const (
 const kit = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[%s
  {"type":"com.docker.sandbox/network-policy@2","config":{
   "install":{"allow":["setup.test","setupv.test",{"hosts":["setupb.test"],"methods":["GET","POST"],"paths":["/ok/**"]}]},
-  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test","vault.test","badv.test","setupv.test",
+  "runtime":{"allow":["open.test","*.wild.test","rebind.test","*.lie.test","vault.test","badv.test","setupv.test","auth.test","fail.test","res.test","reg.test","tok.test","mirror.test",
    {"hosts":["bound.test","cl.test","te.test"],"methods":["GET","POST"],"paths":["/ok/**"]},
-   {"hosts":["other.test"],"methods":["GET"],"paths":["/ok/**"]}]}}},
+   {"hosts":["other.test","front.test"],"methods":["GET"],"paths":["/ok/**"]}],
+  "deny":[{"hosts":["bound.test"],"methods":["ANY"],"paths":["/ok/shut","/ok/closed/**"]}]}}},
  {"type":"com.docker.sandbox/lifecycle@1","config":{"install":[{"command":"setsid attacker linger </dev/null >/tmp/linger.log 2>&1 & until test -e /tmp/lingers; do usleep 5000; done","env":["SETUP_TOKEN"]}]}}]}`
 
 // command is one of kitbox, of the estate's owner.
@@ -175,6 +196,9 @@ func (e *estate) command(ctx context.Context, args ...string) *exec.Cmd {
 	c.Dir = e.dir
 	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.home, "USER=" + userName, "KITBOX_HOME=" + e.home, "KITBOX_LIBEXEC=" + e.libexec,
 		"KITBOX_UPSTREAM_CA=" + e.out.roots, "NO_COLOR=1"}
+	if e.kind == behind {
+		c.Env = append(c.Env, proxied()...)
+	}
 	return c
 }
 

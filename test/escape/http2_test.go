@@ -141,6 +141,9 @@ func http2Tricks() []attempt {
 		trick("method-twice", "two methods", func(m string) []field {
 			return append(http2Request("GET", boundName, "/ok/"+m), field{":method", "DELETE"})
 		}),
+		trick("method-override", "a field that makes another method of it", func(m string) []field {
+			return http2Request("POST", boundName, "/ok/"+m, field{"x_http_method_override", "DELETE"})
+		}),
 		trick("path-absolute", "a path that is the URL of a forbidden host", func(m string) []field {
 			return http2Request("GET", boundName, "http://"+deniedName+"/ok/"+m)
 		}),

@@ -61,6 +61,20 @@ func httpTricks() []attempt {
 		request("method-override", "a header that makes another method of it", func(m string) string {
 			return lines("POST /ok/"+m+" HTTP/1.1", bound, "X-HTTP-Method-Override: DELETE", "Content-Length: 0")
 		}),
+		request("method-override-underscores", "the same in a spelling that programs behind CGI take for it", func(m string) string {
+			return lines("POST /ok/"+m+" HTTP/1.1", bound, "X_HTTP_Method_Override: DELETE", "Content-Length: 0")
+		}),
+		request("method-override-list", "two methods in one such header", func(m string) string {
+			return lines("POST /ok/"+m+" HTTP/1.1", bound, "X_Method-Override: POST, DELETE", "Content-Length: 0")
+		}),
+		request("method-override-query", "a parameter that makes another method of it", func(m string) string {
+			return lines("POST /ok/"+m+"?a=b&%5fmethod=delete HTTP/1.1", bound, "Content-Length: 0")
+		}),
+		request("denied-path", "a path that is denied below one that is allowed", func(m string) string { return get(boundName, "/ok/closed/"+m) }),
+		request("denied-path-in-upper-case", "the same in another case, which some servers take for the same", func(m string) string {
+			return get(boundName, "/ok/Closed/"+m)
+		}),
+		request("denied-path-with-a-slash", "a denied path with a slash at its end", func(m string) string { return get(boundName, "/ok/shut/?"+m) }),
 		request("upgrade-h2c", "a change to HTTP/2, in which more requests follow unseen", func(m string) string {
 			return lines("GET /ok/"+m+" HTTP/1.1", bound, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
 		}),

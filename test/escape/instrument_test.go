@@ -61,6 +61,17 @@ func talk(c net.Conn, want int, parts ...string) (string, error) {
 	return all.String(), nil
 }
 
+// whole is one answer of HTTP with its header and trailers.
+func whole(r io.Reader) (string, error) {
+	resp, err := http.ReadResponse(bufio.NewReader(r), nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return fmt.Sprint(resp.Status, resp.Header, string(body), resp.Trailer), err
+}
+
 // say connects, writes text and wants an answer of HTTP that is no refusal.
 func say(host string, port int, parts ...string) error {
 	c, err := dial(host, port)

@@ -2,13 +2,16 @@ package escape
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -20,6 +23,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -150,6 +154,7 @@ func newOutside(t *testing.T) *outside {
 	o.resolver(t)
 	o.web(t)
 	o.victims(t)
+	o.proxy(t)
 	o.datagrams(t)
 	o.others(t)
 	return o
@@ -259,6 +264,8 @@ func (o *outside) lookup(name string) []net.IP {
 		return []net.IP{ip4(clAddr)}
 	case name == teName+".":
 		return []net.IP{ip4(teAddr)}
+	case name == frontName+"." || name == twinName+".":
+		return []net.IP{ip4(frontAddr)}
 	case name == deniedName+".":
 		return []net.IP{ip4(deniedAddr)}
 	case name == rebindName+".":
@@ -290,6 +297,9 @@ func (o *outside) web(t *testing.T) {
 			o.record(where, []byte(r.RequestURI+" "+r.Host+" "+fmt.Sprint(r.Header)))
 			body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 			o.proof(r, string(body))
+			if o.issue(w, r, string(body)) {
+				return
+			}
 			if r.URL.Path == "/ok/redirect" {
 				to := "http://" + deniedName + "/"
 				if r.URL.Query().Get("to") == "open" {
@@ -299,7 +309,7 @@ func (o *outside) web(t *testing.T) {
 				return
 			}
 			if how, ok := strings.CutPrefix(r.URL.Path, "/ok/repeat/"); ok {
-				repeat(w, how, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+				repeat(w, r, how, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 				return
 			}
 			if r.Method == http.MethodTrace {
@@ -324,10 +334,34 @@ func (o *outside) web(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 }
 
-// repeat answers with what a request was given.
-func repeat(w http.ResponseWriter, how, given string) {
+// repeat answers with what a request was given, and proves that it was given it.
+func repeat(w http.ResponseWriter, r *http.Request, how, given string) {
 	h := w.Header()
+	h.Set("X-Proof", proven(given))
 	switch how {
+	case "compressed":
+		// Only if the client takes it: what compresses all the same is beyond
+		// what a boundary can look for.
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			h.Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			defer z.Close()
+			io.WriteString(z, given)
+			return
+		}
+		io.WriteString(w, given)
+		return
+	case "body":
+		h.Set("Content-Length", strconv.Itoa(len(given)+4))
+		io.WriteString(w, "it:\n"+given)
+		return
+	case "halves":
+		io.WriteString(w, strings.Repeat("x", 32<<10-5)+given[:3])
+		http.NewResponseController(w).Flush()
+		io.WriteString(w, given[3:10])
+		http.NewResponseController(w).Flush()
+		io.WriteString(w, given[10:]+given)
+		return
 	case "hints":
 		h.Set("Link", "</"+given+">; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -362,7 +396,7 @@ func authority(t *testing.T, roots string) tls.Certificate {
 	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "outside"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, vaultName, setupVault, "*.wild.test"}}
+		DNSNames: []string{openName, boundName, otherName, clName, teName, setupName, setupBound, rebindName, vaultName, setupVault, authName, failName, resName, regName, tokName, mirrorName, frontName, twinName, "*.wild.test"}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -371,4 +405,10 @@ func authority(t *testing.T, roots string) tls.Certificate {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// proven shows that somebody has a text, without it.
+func proven(text string) string {
+	sum := sha256.Sum256([]byte("proof of " + text))
+	return hex.EncodeToString(sum[:8])
 }

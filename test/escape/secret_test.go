@@ -38,11 +38,18 @@ func (o *outside) proof(r *http.Request, body string) {
 		return
 	}
 	name, _, _ := strings.Cut(r.Host, ":")
+	if (name == authName || name == failName) && r.URL.Path == "/token" {
+		return // the boundary's own request
+	}
 	own := r.Header.Get("Authorization")
+	if user, password, ok := r.BasicAuth(); ok {
+		own = user + ":" + password
+	}
 	rest := r.Header.Clone()
 	rest.Del("Authorization")
 	elsewhere := strings.Contains(r.RequestURI+fmt.Sprint(rest, r.Trailer)+body, o.secret) || len(r.Header["Authorization"]) > 1
-	may := r.TLS != nil && r.TLS.ServerName == name && (name == vaultName || name == setupVault && strings.HasPrefix(mark, "control-"))
+	may := r.TLS != nil && r.TLS.ServerName == name && (name == vaultName || name == setupVault && strings.HasPrefix(mark, "control-") ||
+		name == resName || name == regName && strings.HasPrefix(r.URL.Path, "/v2/") || name == tokName && r.URL.Path == "/token")
 	where := fmt.Sprintf("with the host's secret in a request for %s, with TLS %v", r.Host, r.TLS != nil)
 	switch got := strings.Contains(own, o.secret); {
 	case elsewhere, got && !may:
@@ -70,6 +77,13 @@ func secrets() []attempt {
 		return attempt{name: "secret-" + name, tries: tries, in: plain, at: plain, arrives: true, control: honest, attack: attack}
 	}
 	sentinel := func() string { return os.Getenv(vaultToken) }
+	trick2 := func(name, tries string, attack func(w *world) error) attempt {
+		a := trick(name, tries, attack)
+		a.control = func(w *world) error {
+			return http2Say(vaultName, "", http2Request("GET", vaultName, "/ok/x", field{"authorization", "Bearer " + sentinel()}, field{strings.ToLower(tryHeader), strings.ReplaceAll(w.Mark, "-", "~")}))
+		}
+		return a
+	}
 	list := []attempt{
 		trick("at-another-host", "what stands for the secret, at another allowed host", func(w *world) error {
 			return present(w, openName, openName, openName, "/", bearer(vaultToken))
@@ -145,10 +159,10 @@ func secrets() []attempt {
 			}
 			return r.Body.Close()
 		}),
-		trick("http2-authority", "another authority within HTTP/2", func(w *world) error {
+		trick2("http2-authority", "another authority within HTTP/2", func(w *world) error {
 			return http2Say(vaultName, "", http2Request("GET", openName, "/", field{"authorization", "Bearer " + sentinel()}, field{strings.ToLower(tryHeader), strings.ReplaceAll(w.Mark, "-", "~")}))
 		}),
-		trick("http2-path", "the path of HTTP/2", func(w *world) error {
+		trick2("http2-path", "the path of HTTP/2", func(w *world) error {
 			return http2Say(vaultName, "", http2Request("GET", vaultName, "/"+sentinel(), field{"x-t", sentinel()}, field{strings.ToLower(tryHeader), strings.ReplaceAll(w.Mark, "-", "~")}))
 		}),
 		trick("in-basic-elsewhere", "within Basic authentication at another host", func(w *world) error {

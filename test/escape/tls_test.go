@@ -45,6 +45,9 @@ func tlsTricks() []attempt {
 				return [][]byte{secondName(b, openName, w.Mark+"."+deniedName)}
 			})
 		}),
+		trick("sni-missing", "no server name, by which the server chooses, on an allowed connection", func(w *world) error {
+			return sayTLS(openName, "", get(w.Mark+"."+deniedName, "/"))
+		}),
 		trick("sni-bounded", "a forbidden server name where requests are looked into", func(w *world) error {
 			return sayTLS(boundName, w.Mark+"."+deniedName, get(boundName, "/ok/"))
 		}),

@@ -1,8 +1,15 @@
 // Package audit is the record of what the boundary decided: one [Decision] per
-// line of a JSON Lines file that only grows.
+// line of a JSON Lines file whose lines never change.
 //
-// A sandbox can make the boundary refuse as often as it likes, so repeats are
-// folded into one line with a count. Nothing is dropped without a count.
+// A sandbox can make the boundary decide as often as it likes, so repeats are
+// folded into one line with a count, and nothing is dropped without one. What a
+// sandbox was refused has a budget of its own: however much of that it causes, each
+// destination that it reached, and each use of a credential, keeps a line that names
+// it.
+//
+// A file that has grown large is put aside (rotate.go), and the oldest of these are
+// folded into one that says how often each destination was decided about (fold.go).
+// [Read] reads through all of them.
 package audit
 
 import (
@@ -12,6 +19,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -64,12 +72,23 @@ type Decision struct {
 	Count   int    `json:"count"`             // how many decisions this line stands for; never 0
 }
 
-// Ample is the size in bytes from which a log grows slowly: at most some ten
-// megabytes a day.
-const Ample = 64 << 20
+// Sizes of a log that [Open] made.
+const (
+	// Size is how many bytes a file has when it is put aside. A half of it is
+	// what each of the two budgets has in a day for lines one by one, so that
+	// no sandbox can push the lines of yesterday out.
+	Size = 32 << 20
+
+	// Kept is how many files that were put aside stay as they are.
+	Kept = 4
+)
 
 // maxField bounds each text of a line in bytes. The longest host name has 253.
 const maxField = 300
+
+// maxSeen bounds how many different decisions are remembered at a time, for which
+// a sandbox could take some ten megabytes.
+const maxSeen = 8192
 
 // A Log writes decisions to W. Set its fields before the first call. Its
 // methods can be called concurrently.
@@ -82,24 +101,60 @@ type Log struct {
 	// written as one line with a count. Zero means 10 seconds.
 	Window time.Duration
 
-	// PerWindow is how many lines are written one by one within a Window;
-	// what exceeds it is counted per kind and verdict. Zero means 1000.
+	// PerWindow is how many refusals are written one by one within a Window.
+	// A tenth as many more destinations are counted each on a line of its own,
+	// and the rest per kind. Four times as many decisions that let something
+	// out, or cut it, are written one by one; what exceeds them is counted for
+	// each destination and credential, however many there are. A day in which
+	// lines have taken half of a file has a thousandth of these. Zero means
+	// 1000.
 	PerWindow int
 
-	// Held is how many bytes W has already. From Ample on, only every
-	// hundredth of PerWindow is written one by one: a sandbox must not be
-	// able to fill the host's disk with what it was refused.
-	Held int64
+	// Bytes stands in for [Size]. Zero means that.
+	Bytes int64
 
+	path string   // of Open; empty: nothing is put aside
 	file *os.File // of Open
+
+	failing atomic.Pointer[error] // of the last line; nil if that was written
+	folding sync.WaitGroup
+	busy    atomic.Bool // folding
+	ending  atomic.Bool
 
 	mu      sync.Mutex
 	opened  time.Time         // of the current window; guarded by mu
-	lines   int               // written in it; guarded by mu
-	seen    map[key]*Decision // written in it, with the repeats in Count; guarded by mu
+	day     time.Time         // when the bytes that were spent began to count; guarded by mu
+	spent   [2]budget         // by class; guarded by mu
+	seen    map[key]*Decision // written in the window, with the repeats in Count; guarded by mu
 	timer   *time.Timer       // ends the window; guarded by mu
+	held    int64             // bytes in the file; guarded by mu
+	aside   int64             // the least size at which it is put aside; guarded by mu
 	closed  bool              // guarded by mu
 	failure error             // the first of W; guarded by mu
+	torn    bool              // W ends within a line; guarded by mu
+	lost    int               // decisions that could not be written; guarded by mu
+}
+
+// A class is a kind of decision that has a budget of its own.
+type class int
+
+const (
+	evidence class = iota // what left the sandbox, or was about to and was cut
+	refusal               // what did not; a sandbox makes as many as it likes
+)
+
+// budget is what one class has had.
+type budget struct {
+	lines  int   // one by one, in the window
+	places int   // lines about a destination as a whole, in the window
+	bytes  int64 // in the day
+}
+
+func classOf(d Decision) class {
+	if d.Verdict == Deny && d.Kind != Cut && d.Credential == "" {
+		return refusal
+	}
+	return evidence
 }
 
 // A key is what makes two decisions the same.
@@ -112,6 +167,10 @@ type key struct {
 	rule, source, why    string
 	method, path         string
 	credential           string
+}
+
+func keyOf(d *Decision) key {
+	return key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why, d.Method, d.Path, d.Credential}
 }
 
 // freeAllows is how often an allowed connection to one destination is written
@@ -127,16 +186,14 @@ func Open(path string) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decision log: %w", err)
 	}
+	l := &Log{W: f, file: f, path: path}
 	if fi, err := f.Stat(); err == nil && fi.Size() > 0 {
+		l.held = fi.Size()
 		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, fi.Size()-1); err == nil && last[0] != '\n' {
-			_, _ = f.Write([]byte{'\n'})
-		}
+		_, err := f.ReadAt(last, fi.Size()-1)
+		l.torn = err == nil && last[0] != '\n'
 	}
-	l := &Log{W: f, file: f}
-	if fi, err := f.Stat(); err == nil {
-		l.Held = fi.Size()
-	}
+	l.foldOld() // what a process that was killed had begun
 	return l, nil
 }
 
@@ -150,7 +207,7 @@ func (l *Log) Write(d Decision) {
 	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox, &d.Method, &d.Path, &d.Credential} {
 		*s = clean(*s)
 	}
-	k := key{d.Sandbox, d.Phase, d.Kind, d.Verdict, d.Host, d.Protocol, d.Port, d.Rule, d.Source, d.Why, d.Method, d.Path, d.Credential}
+	k := keyOf(&d)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,41 +219,99 @@ func (l *Log) Write(d Decision) {
 	}
 	d.Time = d.Time.UTC()
 	if l.timer == nil {
-		l.opened, l.lines, l.seen = d.Time, 0, map[key]*Decision{}
-		l.timer = time.AfterFunc(l.window(), l.endWindow)
+		l.begin(d.Time)
 	}
-	again := l.seen[k]
-	if again == nil && l.lines >= l.perWindow() {
-		d = Decision{Schema: Schema, Time: d.Time, Sandbox: d.Sandbox, Phase: d.Phase, Kind: Overflow,
-			Verdict: d.Verdict, Host: "*", Protocol: string(d.Kind), Count: d.Count,
-			Why: fmt.Sprintf("more than %d different decisions in %v", l.perWindow(), l.window())}
-		k = key{sandbox: d.Sandbox, phase: d.Phase, kind: d.Kind, verdict: d.Verdict, proto: d.Protocol}
-		if again = l.seen[k]; again == nil {
-			again = &Decision{}
-			*again = d
-			again.Count = 0
-			l.seen[k] = again
+	if l.failing.Load() != nil {
+		l.line(d) // every decision is an attempt to go on
+		return
+	}
+	c := classOf(d)
+	again, whole := l.seen[k], true
+	if again == nil && !l.room(c) {
+		again = l.merge(&d, c)
+		whole = false
+	}
+	switch {
+	case again == nil:
+		if len(l.seen) >= maxSeen {
+			l.counts()
+			l.seen = map[key]*Decision{}
 		}
-	}
-	if again == nil {
+		k = keyOf(&d)
 		l.line(d)
 		d.Count = 0
-		if d.Verdict == Allow {
+		if whole && d.Verdict == Allow {
 			d.Count = -freeAllows + 1
 		}
 		l.seen[k] = &d
-		return
-	}
-	if again.Count < 0 && l.lines >= l.perWindow() {
-		again.Count = 0
-	}
-	if again.Count < 0 {
+		if whole {
+			l.spent[c].lines++
+		} else {
+			l.spent[c].places++
+		}
+	case again.Count < 0 && l.room(c):
 		again.Count++
 		l.line(d)
-		return
+		l.spent[c].lines++
+	default:
+		again.Time = d.Time
+		again.Count = max(again.Count, 0) + d.Count
 	}
-	again.Time = d.Time
-	again.Count += d.Count
+}
+
+// begin begins a window; l.mu is held.
+func (l *Log) begin(now time.Time) {
+	l.opened, l.seen = now, map[key]*Decision{}
+	if now.Sub(l.day) >= 24*time.Hour {
+		l.day, l.spent = now, [2]budget{}
+	}
+	for c := range l.spent {
+		l.spent[c].lines, l.spent[c].places = 0, 0
+	}
+	l.timer = time.AfterFunc(l.window(), l.endWindow)
+}
+
+// room reports whether the budget of c has a line for one decision; l.mu is held.
+func (l *Log) room(c class) bool {
+	n := l.perWindow()
+	if c == evidence {
+		n *= 4
+	}
+	if l.exhausted(c) {
+		n = max(n/1000, 1)
+	}
+	return l.spent[c].lines < n
+}
+
+func (l *Log) exhausted(c class) bool { return l.spent[c].bytes >= l.size()/2 }
+
+// merge makes d one about its destination as a whole, or, if it is a refusal and
+// there are too many destinations, one about its kind. It returns what has been
+// remembered of that; l.mu is held.
+func (l *Log) merge(d *Decision, c class) *Decision {
+	whole := *d
+	whole.Method, whole.Path, whole.Dialled = "", "", ""
+	whole.Why = "too many different decisions to be written one by one; these are counted together"
+	if again := l.seen[keyOf(&whole)]; again != nil {
+		return again
+	}
+	places := max(l.perWindow()/10, 1)
+	if l.exhausted(c) {
+		places = max(places/10, 1)
+	}
+	if c == evidence || l.spent[c].places < places {
+		*d = whole
+		return nil
+	}
+	over := Decision{Schema: Schema, Time: d.Time, Sandbox: d.Sandbox, Phase: d.Phase, Kind: Overflow, Verdict: d.Verdict, Host: "*",
+		Protocol: string(d.Kind), Why: fmt.Sprintf("more than %d different decisions in %v", l.perWindow(), l.window())}
+	k := keyOf(&over)
+	again := l.seen[k]
+	if again == nil {
+		again = &over
+		l.seen[k] = again
+	}
+	return again
 }
 
 // Flush writes the counts that are being gathered.
@@ -206,9 +321,20 @@ func (l *Log) Flush() {
 	l.flush()
 }
 
+// Failing returns why decisions cannot be written now, and nil if the last one was.
+// Each that comes is tried again; those that are lost meanwhile are counted on the
+// first line that can be written. It waits for nothing.
+func (l *Log) Failing() error {
+	if err := l.failing.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // Close flushes and discards what is written afterwards. It closes the file of
 // [Open] and leaves any other W alone. The error is the first of writing.
 func (l *Log) Close() error {
+	l.ending.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -221,6 +347,7 @@ func (l *Log) Close() error {
 			l.failure = err
 		}
 	}
+	l.folding.Wait() // it has been told, and takes no lock
 	return l.failure
 }
 
@@ -238,26 +365,61 @@ func (l *Log) flush() {
 		l.timer.Stop()
 		l.timer = nil
 	}
+	l.counts()
+	l.seen = nil
+}
+
+// counts writes what has been gathered; l.mu is held.
+func (l *Log) counts() {
 	for _, d := range l.seen {
 		if d.Count > 0 {
 			l.line(*d)
+			d.Count = 0
 		}
 	}
-	l.seen = nil
 }
 
 // line writes one line; l.mu is held.
 func (l *Log) line(d Decision) {
 	b, err := json.Marshal(d)
 	if err == nil {
-		var n int
-		n, err = l.W.Write(append(b, '\n'))
-		l.Held += int64(n)
+		err = l.put(append(b, '\n'), classOf(d))
 	}
-	if err != nil && l.failure == nil {
-		l.failure = err
+	if err != nil {
+		l.lost += d.Count
+		l.failing.Store(&err)
+		if l.failure == nil {
+			l.failure = err
+		}
+		return
 	}
-	l.lines++
+	if was := l.failing.Load(); was != nil {
+		lost := Decision{Schema: Schema, Time: d.Time, Sandbox: d.Sandbox, Phase: d.Phase, Kind: Overflow, Verdict: Failed, Host: "*",
+			Why: clean("decisions that could not be written: " + (*was).Error()), Count: l.lost}
+		l.failing.Store(nil)
+		l.lost = 0
+		l.line(lost)
+	}
+}
+
+// put writes b to W, whole or with what is missing ended by the next; l.mu is held.
+func (l *Log) put(b []byte, c class) error {
+	if l.path != "" && l.held > 0 && l.held+int64(len(b)) > max(l.size(), l.aside) {
+		l.rotate()
+	}
+	if l.torn {
+		b = append([]byte{'\n'}, b...)
+	}
+	n, err := l.W.Write(b)
+	l.held += int64(n)
+	l.spent[c].bytes += int64(n)
+	if n > 0 {
+		l.torn = n < len(b) && b[n-1] != '\n'
+	}
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return err
 }
 
 func (l *Log) window() time.Duration {
@@ -268,14 +430,17 @@ func (l *Log) window() time.Duration {
 }
 
 func (l *Log) perWindow() int {
-	n := 1000
 	if l.PerWindow > 0 {
-		n = l.PerWindow
+		return l.PerWindow
 	}
-	if l.Held >= Ample {
-		n = max(n/100, 1)
+	return 1000
+}
+
+func (l *Log) size() int64 {
+	if l.Bytes > 0 {
+		return l.Bytes
 	}
-	return n
+	return Size
 }
 
 // clean bounds s and makes it valid UTF-8; JSON escapes the rest.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,7 +94,7 @@ func TestAllowancesGetLinesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestTooManyDifferentDecisionsAreCounted(t *testing.T) {
+func TestTooManyDifferentRefusalsAreCounted(t *testing.T) {
 	var b bytes.Buffer
 	l := &Log{W: &b, Window: time.Hour, PerWindow: 10}
 	for i := range 1000 {
@@ -102,32 +103,124 @@ func TestTooManyDifferentDecisionsAreCounted(t *testing.T) {
 	}
 	l.Close()
 	ds := lines(t, b.Bytes())
-	if len(ds) != 12 || total(ds) != 2000 {
-		t.Errorf("%d lines that count %d, want 12 and 2000", len(ds), total(ds))
+	if total(ds) != 2000 {
+		t.Errorf("%d decisions are counted", total(ds))
 	}
-	last := ds[10:]
-	if last[0].Kind != Overflow {
-		last[0], last[1] = last[1], last[0]
+	// Ten one by one, one more destination on a line of its own, and the rest.
+	if len(ds) != 13 {
+		t.Fatalf("%d lines", len(ds))
 	}
-	if last[0].Kind != Overflow || last[0].Protocol != "dns" || last[0].Count != 991 || last[1].Count != 999 {
-		t.Errorf("the last lines are %+v", last)
+	if d := ds[10]; d.Kind != DNS || d.Host != "9.example" {
+		t.Errorf("one destination more: %+v", d)
+	}
+	var over, again bool
+	for _, d := range ds[11:] {
+		over = over || d.Kind == Overflow && d.Protocol == "dns" && d.Count == 990
+		again = again || d.Host == "same.example" && d.Count == 999
+	}
+	if !over || !again {
+		t.Errorf("the last lines are %+v", ds[11:])
 	}
 }
 
-// A sandbox that is refused for weeks must not fill the disk with it, and still
-// nothing goes uncounted.
-func TestALongLogGrowsSlowly(t *testing.T) {
+// What a sandbox is refused, at whatever rate, hides nothing that leaves it.
+func TestRefusalsHideNothing(t *testing.T) {
+	for name, held := range map[string]int{"a new log": 0, "a day in which much was refused": 200000} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			l := &Log{W: &b, Window: time.Hour}
+			for i := range held {
+				l.Write(Decision{Kind: DNS, Verdict: Deny, Host: fmt.Sprintf("%d.example", i), Why: strings.Repeat("x", 200)})
+				if i%1000 == 999 {
+					l.Flush()
+				}
+			}
+			for i := range 5000 {
+				l.Write(Decision{Kind: DNS, Verdict: Deny, Host: fmt.Sprintf("%d.flood.example", i), Why: "no rule"})
+			}
+			before := b.Len()
+			l.Write(Decision{Kind: Request, Verdict: Allow, Host: "api.example", Method: "POST", Path: "/leak", Credential: "github"})
+			l.Write(Decision{Kind: Connect, Verdict: Failed, Host: "failed.example"})
+			l.Write(Decision{Kind: Cut, Verdict: Deny, Host: "cut.example"})
+			ds := lines(t, b.Bytes()[before:])
+			if len(ds) != 3 || ds[0].Path != "/leak" || ds[0].Credential != "github" || ds[1].Host != "failed.example" || ds[2].Kind != Cut {
+				t.Errorf("written at once: %+v", ds)
+			}
+			l.Close()
+			if got, want := total(lines(t, b.Bytes())), held+5000+3; got != want {
+				t.Errorf("%d decisions are counted, want %d", got, want)
+			}
+		})
+	}
+}
+
+func TestEveryDestinationThatWasReachedHasALine(t *testing.T) {
 	var b bytes.Buffer
-	l := &Log{W: &b, Window: time.Hour, PerWindow: 1000, Held: Ample - 1000}
-	for i := range 5000 {
-		l.Write(Decision{Kind: DNS, Verdict: Deny, Host: fmt.Sprintf("%d.example", i), Why: "no rule"})
-		l.Write(Decision{Kind: Connect, Verdict: Allow, Host: "same.example", Why: "allowed"})
+	l := &Log{W: &b, Window: time.Hour, PerWindow: 10}
+	const paths, hosts = 3000, 2 * maxSeen
+	for i := range paths {
+		l.Write(Decision{Kind: Request, Verdict: Allow, Host: "registry.example", Method: "GET", Path: fmt.Sprint("/", i), Why: "allowed"})
+	}
+	for i := range hosts {
+		l.Write(Decision{Kind: Connect, Verdict: Allow, Host: fmt.Sprintf("%d.example", i), Why: "allowed"})
+	}
+	l.Write(Decision{Kind: Request, Verdict: Allow, Host: "registry.example", Method: "GET", Path: "/", Credential: "npm"})
+	ds := lines(t, b.Bytes())
+	if d := ds[len(ds)-1]; d.Host != "registry.example" || d.Credential != "npm" {
+		t.Errorf("the use of a credential: %+v", d)
 	}
 	l.Close()
-	ds := lines(t, b.Bytes())
-	if len(ds) > 20 || total(ds) != 10000 {
-		t.Errorf("%d lines that count %d, want few that count 10000", len(ds), total(ds))
+	ds = lines(t, b.Bytes())
+	if total(ds) != paths+hosts+1 {
+		t.Errorf("%d decisions are counted, want %d", total(ds), paths+hosts+1)
 	}
+	named := map[string]bool{}
+	for _, d := range ds {
+		if d.Kind == Overflow {
+			t.Errorf("%+v", d)
+		}
+		named[d.Host] = true
+	}
+	if len(named) != hosts+1 {
+		t.Errorf("%d destinations are named, want %d", len(named), hosts+1)
+	}
+	if len(ds) > hosts+60 {
+		t.Errorf("%d lines", len(ds))
+	}
+}
+
+// However much a sandbox asks for in a day, one by one it gets half of a file for
+// what it was refused and half for the rest, and the next day again.
+func TestADayHasABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		l := &Log{W: &b, Bytes: 1 << 20}
+		written := func() int { l.mu.Lock(); defer l.mu.Unlock(); return b.Len() }
+		day := func() {
+			for i := range 100 {
+				for j := range 2000 {
+					l.Write(Decision{Kind: DNS, Verdict: Deny, Host: fmt.Sprintf("%d.%d.example", i, j), Why: "no rule"})
+					l.Write(Decision{Kind: Request, Verdict: Allow, Host: "same.example", Path: fmt.Sprintf("/%d/%d", i, j), Why: "allowed"})
+				}
+				time.Sleep(11 * time.Second)
+				synctest.Wait()
+			}
+		}
+		day()
+		first := written()
+		if first < 1<<20 || first > 2<<20 {
+			t.Errorf("%d bytes in a day", first)
+		}
+		time.Sleep(24 * time.Hour)
+		day()
+		if second := written() - first; second < first*9/10 {
+			t.Errorf("%d bytes on the next day, %d on the first", second, first)
+		}
+		l.Close()
+		if n := total(lines(t, b.Bytes())); n != 2*2*100*2000 {
+			t.Errorf("%d decisions are counted", n)
+		}
+	})
 }
 
 func TestLinesAreBoundedAndWhole(t *testing.T) {
@@ -140,15 +233,53 @@ func TestLinesAreBoundedAndWhole(t *testing.T) {
 	}
 }
 
-type broken struct{}
+// A narrow takes as many bytes as there is room for.
+type narrow struct {
+	bytes.Buffer
+	room int
+}
 
-func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }
+func (n *narrow) Write(p []byte) (int, error) {
+	if len(p) <= n.room {
+		n.room -= len(p)
+		return n.Buffer.Write(p)
+	}
+	short, _ := n.Buffer.Write(p[:n.room])
+	n.room = 0
+	return short, syscall.ENOSPC
+}
 
-func TestCloseTellsThatTheLogIsBroken(t *testing.T) {
-	l := &Log{W: broken{}}
-	l.Write(Decision{Kind: DNS, Verdict: Deny})
-	if err := l.Close(); !errors.Is(err, os.ErrClosed) {
+func TestALogThatCannotBeWrittenSaysSo(t *testing.T) {
+	w := &narrow{room: 1 << 20}
+	l := &Log{W: w, Window: time.Hour}
+	deny := Decision{Kind: DNS, Verdict: Deny, Host: "a.example", Why: "no rule"}
+	l.Write(deny)
+	if err := l.Failing(); err != nil {
+		t.Errorf("Failing = %v", err)
+	}
+	w.room = 10 // not enough for a line
+	l.Write(Decision{Kind: DNS, Verdict: Deny, Host: "b.example"})
+	if err := l.Failing(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Failing = %v", err)
+	}
+	for range 3 { // what would be folded is tried as well
+		l.Write(deny)
+	}
+	w.room = 1 << 20
+	l.Write(deny)
+	if err := l.Failing(); err != nil {
+		t.Errorf("Failing = %v with room again", err)
+	}
+	if err := l.Close(); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Close = %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, w.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ds := read(t, path)
+	if len(ds) != 4 || ds[1].Kind != Overflow || ds[2].Host != "a.example" || ds[3].Kind != Overflow || ds[3].Count != 4 || !strings.Contains(ds[3].Why, "no space left") {
+		t.Errorf("%+v", ds)
 	}
 }
 

@@ -99,6 +99,10 @@ type Config struct {
 	// Boundary. Nil discards; see [audit.Log.Write].
 	Log func(audit.Decision)
 
+	// Failing says why decisions cannot be logged now; see [proxy.Proxy.Failing].
+	// Nil: they always can.
+	Failing func() error
+
 	// Names is what [Boundary.Names] returned in an earlier life, so that
 	// addresses a client still holds go on meaning the same.
 	Names []dns.Entry
@@ -231,7 +235,7 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	}
 	b.proxy = &proxy.Proxy{
 		Rules: func() proxy.Rules { return *b.rules.Load() },
-		Names: b.names, Log: b.log, Lookup: c.Lookup, Dial: c.Dial,
+		Names: b.names, Log: b.log, Failing: c.Failing, Lookup: c.Lookup, Dial: c.Dial,
 		MaxFlows: flows, MaxInspected: c.Limits.Inspected, DialTimeout: c.Limits.DialTimeout,
 		HelloTimeout: c.Limits.HelloTimeout, Idle: c.Limits.Idle, Service: c.service, Upstream: c.Upstream, Presenter: c.Presenter,
 	}

@@ -35,31 +35,38 @@ func (s *setter) Interest(phase plan.Phase, host string, port uint16) proxy.Inte
 	return proxy.TLS
 }
 
-func (s *setter) Present(ctx context.Context, _ plan.Phase, _ string, _ uint16, h http.Header) ([]string, string) {
+func (s *setter) Present(_ context.Context, _ plan.Phase, _ string, _ uint16, q intercept.Request, proof *proxy.Proof) {
 	if s.held != nil {
 		s.entered <- struct{}{}
 		<-s.held
 	}
-	h.Set("X-Key", "real")
-	return []string{"svc"}, ""
+	if proof.Give("svc", "real") {
+		q.Header.Set("X-Key", "real")
+	}
 }
 
 func (s *setter) Insists(_ plan.Phase, _ string, _ uint16, path string) bool { return path == "/token" }
 
 func (s *setter) Grants(phase plan.Phase, _ string) bool { return phase == plan.Install }
 
-func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send) bool {
+func (s *setter) Take(plan.Phase, string, uint16, http.ResponseWriter, *http.Request, intercept.Send, *proxy.Proof) bool {
 	return false
 }
 
 // keyed is a guest whose key.example is given a credential while installing.
 func keyed(t *testing.T, s *setter, h http.HandlerFunc) (g *guest, b *control.Boundary, log *decisions, client *http.Client, plain netip.AddrPort) {
 	t.Helper()
-	i := inspect(t, "key.example", h)
-	log = newDecisions()
-	b = start(t, i.g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
-		Leaf: i.authority.Leaf, Roots: i.roots, Presenter: s, Routes: []plan.Route{route("key.example", i.at)}})
+	i, b, log := keyedBoth(t, s, h)
 	return i.g, b, log, i.client(false), i.at
+}
+
+func keyedBoth(t *testing.T, s *setter, h http.HandlerFunc) (*inspected, *control.Boundary, *decisions) {
+	t.Helper()
+	i := inspect(t, "key.example", h)
+	log := newDecisions()
+	b := start(t, i.g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow key.example", "runtime allow key.example"),
+		Leaf: i.authority.Leaf, Roots: i.roots, Presenter: s, Routes: []plan.Route{route("key.example", i.at)}})
+	return i, b, log
 }
 
 func get(t *testing.T, c *http.Client, url string) (status int, body string) {

@@ -68,7 +68,7 @@ func TestTLSPassesByNameOnly(t *testing.T) {
 		defer c.Close()
 		return read(tls.Client(c, &tls.Config{ServerName: sni, RootCAs: pool, InsecureSkipVerify: sni == ""}))
 	}
-	for _, sni := range []string{"good.example", "GOOD.example", ""} {
+	for _, sni := range []string{"good.example", "GOOD.example"} {
 		if got, err := handshake(sni); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) || got != "secret" {
 			t.Errorf("server name %q: %q, %v", sni, got, err)
 		}
@@ -80,6 +80,14 @@ func TestTLSPassesByNameOnly(t *testing.T) {
 	if d.Verdict != audit.Deny || !strings.Contains(d.Why, "other.example") || d.Host != "good.example" {
 		t.Errorf("logged %+v", d)
 	}
+
+	// Without a server name it could be for any host that is served at the address.
+	if got, err := handshake(""); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("no server name: %q, %v; want a reset", got, err)
+	}
+	log.wait(t, "no server name", func(d audit.Decision) bool {
+		return d.Protocol == "tls" && d.Verdict == audit.Deny && strings.Contains(d.Why, "names no server")
+	})
 
 	// What looks like a ClientHello and cannot be read is refused too: the
 	// server might read another name in it.

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -127,9 +128,10 @@ func (p *Presenter) Grants(phase plan.Phase, name string) bool {
 }
 
 // Present implements [proxy.Presenter].
-func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, port uint16, q intercept.Request, proof *proxy.Proof) {
 	var absent []string
-	for _, use := range p.choose(phase, host, port, h) {
+	given := false
+	for _, use := range p.choose(phase, host, port, q.Header) {
 		c := p.all[use.of]
 		value, err := p.value(ctx, use.rule)
 		if err != nil {
@@ -140,16 +142,19 @@ func (p *Presenter) Present(ctx context.Context, phase plan.Phase, host string, 
 			absent = append(absent, fmt.Sprintf("credential %s is not presented: %s", c.Service, why))
 			continue
 		}
-		h[use.Header] = []string{use.render(value)}
-		if !slices.Contains(names, c.Service) {
-			names = append(names, c.Service)
+		text := use.render(value)
+		if !proof.Give(c.Service, string(value.Expose()), text) {
+			return // the request is not sent
 		}
+		q.Header[use.Header] = []string{text}
+		given = true
 	}
-	if len(names) > 0 {
-		// So that what the answer repeats can be found; see Answered.
-		delete(h, "Accept-Encoding")
+	if given {
+		delete(q.Header, "Accept-Encoding") // so that what the answer repeats can be found
 	}
-	return names, strings.Join(slices.Compact(absent), "; ")
+	for _, why := range slices.Compact(absent) {
+		proof.Note(why)
+	}
 }
 
 // value is the secret that r presents.

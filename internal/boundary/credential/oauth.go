@@ -15,8 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/boundary/echo"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
@@ -31,6 +33,12 @@ const maxExchanges = 4
 
 // exchangeTime bounds an exchange with a token endpoint.
 const exchangeTime = 60 * time.Second
+
+// keepTime bounds keeping what was issued.
+const keepTime = 10 * time.Second
+
+// maxText bounds a text of the server's that the sandbox is told, in bytes.
+const maxText = 300
 
 // An endpoint is where tokens are issued.
 type endpoint struct {
@@ -103,22 +111,16 @@ func samePath(a, b string) bool {
 }
 
 // Take implements [proxy.Presenter]: it answers for token endpoints. The sandbox
-// is given sentinels; the tokens stay here.
-func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+// is given sentinels; the tokens stay here. A phase that ends takes what is under way
+// with it.
+func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send, proof *proxy.Proof) bool {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	e := p.endpoint(phase, host, port, path)
 	if e == nil {
 		return false
 	}
-	// Bodies are held whole: a sandbox must not have many of them.
-	select {
-	case p.exchanges <- struct{}{}:
-		defer func() { <-p.exchanges }()
-	case <-r.Context().Done():
-		return true
-	}
-	x := &exchange{p: p, c: p.all[e.of], send: send}
-	answer, err := x.answer(r)
+	x := &exchange{p: p, c: p.all[e.of], send: send, proof: proof}
+	answer, err := x.run(r)
 	if err != nil {
 		// As OAuth servers say it (RFC 6749 §5.2).
 		var d *declined
@@ -126,6 +128,10 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 			// What is wrong with the host's files is not for the sandbox.
 			d = failing("the host cannot give tokens for " + x.c.Service + " now")
 		}
+		if proof.Revoked() {
+			d = x.ungranted() // whatever broke, it broke by that
+		}
+		proof.Note("no token is given: " + d.text)
 		writeJSON(w, d.status, map[string]any{"error": d.code, "error_description": d.text})
 		return true
 	}
@@ -157,12 +163,32 @@ func failing(text string) *declined {
 
 // An exchange is one request to a token endpoint.
 type exchange struct {
-	p    *Presenter
-	c    plan.Credential
-	send intercept.Send
+	p     *Presenter
+	c     plan.Credential
+	send  intercept.Send
+	proof *proxy.Proof
 
 	issued map[string]any // what the server said when it issued tokens
-	hidden []string       // the tokens in it
+	real   echo.Secrets   // what the sandbox must not be told
+}
+
+// ungranted is what is answered when the phase of the credential is over.
+func (x *exchange) ungranted() *declined {
+	return &declined{http.StatusForbidden, "access_denied", "the credential " + x.c.Service + " is not granted in this phase"}
+}
+
+func (x *exchange) run(r *http.Request) (map[string]any, error) {
+	if !x.proof.Hold(x.c.Service) {
+		return nil, x.ungranted()
+	}
+	// Bodies are held whole: a sandbox must not have many of them.
+	select {
+	case x.p.exchanges <- struct{}{}:
+		defer func() { <-x.p.exchanges }()
+	case <-r.Context().Done():
+		return nil, failing("the request has ended")
+	}
+	return x.answer(r)
 }
 
 func (x *exchange) answer(r *http.Request) (map[string]any, error) {
@@ -178,9 +204,14 @@ func (x *exchange) answer(r *http.Request) (map[string]any, error) {
 		return nil, err
 	}
 	// What was begun is ended although the client has gone: the server may
-	// have made the old token void.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), exchangeTime)
+	// have made the old token void. The end of its phase ends it all the same.
+	ctx, end := x.proof.Outlive(r.Context())
+	defer end()
+	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
+	if !x.proof.Hold(x.c.Service) {
+		return nil, x.ungranted() // it waited, and its client took its time
+	}
 	if q.get("grant_type") == "refresh_token" {
 		return x.refresh(ctx, r, q)
 	}
@@ -194,6 +225,9 @@ func (x *exchange) refresh(ctx context.Context, r *http.Request, q *question) (m
 	}
 	t, fresh, err := x.p.source.Refresh(ctx, x.c, func(refresh secret.Value) (vault.Tokens, error) {
 		q.set("refresh_token", string(refresh.Expose()))
+		if !x.proof.Give(x.c.Service, string(refresh.Expose())) {
+			return vault.Tokens{}, x.ungranted()
+		}
 		t, err := x.ask(ctx, r, q)
 		if err == nil {
 			if id := q.get("client_id"); id != "" {
@@ -234,6 +268,9 @@ func (x *exchange) login(ctx context.Context, r *http.Request, q *question) (map
 	if id := q.get("client_id"); id != "" {
 		t.Params = map[string]string{"client_id": id}
 	}
+	// What was issued is kept, whatever has ended meanwhile.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	defer cancel()
 	if err := x.p.source.Keep(ctx, x.c, t); err != nil {
 		return nil, failing("the tokens were issued and could not be kept")
 	}
@@ -257,6 +294,16 @@ func (x *exchange) ask(ctx context.Context, r *http.Request, q *question) (vault
 	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header.Set("User-Agent", "") // and not Go's
 	}
+	// What is kept for the sandbox, and what the server is shown: neither may
+	// come back, in whichever field.
+	if t, err := x.p.source.Tokens(ctx, x.c); err == nil {
+		x.real.Add(string(t.Access.Expose()), string(t.Refresh.Expose()), string(t.Key.Expose()))
+	}
+	x.real.Add(q.get("refresh_token"))
+	x.real.Join(x.proof.Secrets())
+	if !x.proof.Hold(x.c.Service) {
+		return vault.Tokens{}, x.ungranted()
+	}
 	resp, err := x.send(out)
 	if err != nil {
 		return vault.Tokens{}, failing("the token endpoint cannot be reached") // the cause may hold what was sent
@@ -269,23 +316,23 @@ func (x *exchange) ask(ctx context.Context, r *http.Request, q *question) (vault
 		return vault.Tokens{}, failing(fmt.Sprintf("the token endpoint answered %d with what is no JSON object", resp.StatusCode))
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return vault.Tokens{}, x.refusal(resp.StatusCode, doc, q)
+		return vault.Tokens{}, x.refusal(resp.StatusCode, doc)
 	}
 	return x.tokens(doc)
 }
 
 // refusal is what the server said, without what it may have repeated.
-func (x *exchange) refusal(status int, doc map[string]any, q *question) error {
+func (x *exchange) refusal(status int, doc map[string]any) error {
 	code, _ := doc["error"].(string)
 	text, _ := doc["error_description"].(string)
 	if status < 400 {
 		status = http.StatusBadGateway
 	}
-	hidden := q.get("refresh_token")
 	for _, s := range []*string{&code, &text} {
-		if len(*s) > 300 || hidden != "" && strings.Contains(*s, hidden) {
+		if len(*s) > maxText {
 			*s = ""
 		}
+		*s = x.real.Mask(*s)
 	}
 	if code == "" {
 		code = "server_error"
@@ -329,32 +376,30 @@ func (x *exchange) tokens(doc map[string]any) (vault.Tokens, error) {
 	if scope, ok := doc["scope"].(string); ok {
 		t.Scopes = strings.Fields(scope)
 	}
-	x.issued, x.hidden = doc, []string{string(t.Access.Expose()), string(t.Refresh.Expose())}
+	x.issued = doc
+	x.real.Add(string(t.Access.Expose()), string(t.Refresh.Expose()))
 	return t, nil
 }
 
 // shown is what the sandbox is told of t: sentinels in the place of the tokens,
-// and of what the server said besides, what is no secret by its name.
+// and of what the server said besides, what is known to be no secret.
 func (x *exchange) shown(t vault.Tokens) map[string]any {
 	o := x.c.OAuth
 	if o.Passthrough {
 		return x.passed(t)
 	}
 	// Those that are kept need not be those that were issued.
-	hidden := append(x.hidden, string(t.Access.Expose()), string(t.Refresh.Expose()), string(t.Key.Expose()))
-	out, _ := harmless(x.issued, hidden, 0).(map[string]any)
-	if out == nil {
-		out = map[string]any{}
-	}
+	x.real.Add(string(t.Access.Expose()), string(t.Refresh.Expose()), string(t.Key.Expose()))
+	out := told(x.issued, x.real)
 	out["token_type"] = "Bearer"
 	if kind, ok := x.issued["token_type"].(string); ok && len(kind) < 64 {
-		out["token_type"] = kind
+		out["token_type"] = x.real.Mask(kind)
 	}
 	if !t.Expires.IsZero() {
 		out[o.ExpiresField] = max(int64(time.Until(t.Expires).Seconds()), 1)
 	}
 	if len(t.Scopes) > 0 {
-		out["scope"] = strings.Join(t.Scopes, " ")
+		out["scope"] = x.real.Mask(strings.Join(t.Scopes, " "))
 	}
 	if !t.Refresh.Empty() {
 		out[o.RefreshField] = o.Refresh

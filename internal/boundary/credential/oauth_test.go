@@ -2,6 +2,7 @@ package credential_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -105,7 +108,7 @@ func (l *lab) send(r *http.Request) (*http.Response, error) {
 func (l *lab) ask(r *http.Request) (status int, text string, doc map[string]any) {
 	l.t.Helper()
 	w := httptest.NewRecorder()
-	if !l.p.Take(runtime, "auth.example", 443, w, r, l.send) {
+	if !l.p.Take(runtime, "auth.example", 443, w, r, l.send, new(proxy.Proof)) {
 		l.t.Fatalf("%s %s was not taken", r.Method, r.RequestURI)
 	}
 	text = w.Body.String()
@@ -138,7 +141,7 @@ func document(text string) *http.Request {
 func (l *lab) shows(header, value string) string {
 	l.t.Helper()
 	h := http.Header{header: {value}}
-	l.p.Present(l.t.Context(), runtime, "api.example", 443, h)
+	present(l.t, l.p, runtime, "api.example", 443, h)
 	return h.Get(header)
 }
 
@@ -210,7 +213,7 @@ func TestTokensAreShownByTheirSentinelsOnly(t *testing.T) {
 		}
 	}
 	h := http.Header{}
-	if names, _ := l.p.Present(t.Context(), runtime, "api.example", 443, h); len(names) > 0 || len(h) > 0 {
+	if names, _ := present(t, l.p, runtime, "api.example", 443, h); len(names) > 0 || len(h) > 0 {
 		t.Errorf("a request that shows nothing was given %v", names)
 	}
 	for port, want := range map[uint16]proxy.Interest{443: proxy.All, 8443: proxy.All} {
@@ -221,7 +224,7 @@ func TestTokensAreShownByTheirSentinelsOnly(t *testing.T) {
 	if l.p.Interest(install, "auth.example", 443) != proxy.None {
 		t.Error("an interest outside its phase")
 	}
-	if l.p.Take(install, "auth.example", 443, httptest.NewRecorder(), form(), l.send) {
+	if l.p.Take(install, "auth.example", 443, httptest.NewRecorder(), form(), l.send, new(proxy.Proof)) {
 		t.Error("taken outside its phase")
 	}
 }
@@ -339,7 +342,7 @@ func TestNoSpellingLeadsAroundTheEndpoint(t *testing.T) {
 	} {
 		r := form("grant_type", "refresh_token", "refresh_token", "mine")
 		r.RequestURI = path
-		if got := l.p.Take(runtime, "auth.example", 443, httptest.NewRecorder(), r, l.send); got != want {
+		if got := l.p.Take(runtime, "auth.example", 443, httptest.NewRecorder(), r, l.send, new(proxy.Proof)); got != want {
 			t.Errorf("%s: taken %v, want %v", path, got, want)
 		}
 	}
@@ -419,7 +422,7 @@ func TestTokensArePassedOnWithConsentOnly(t *testing.T) {
 	ask := func(refresh string) map[string]any {
 		t.Helper()
 		w := httptest.NewRecorder()
-		l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refresh), l.send)
+		l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refresh), l.send, new(proxy.Proof))
 		var doc map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
 			t.Fatal(err)
@@ -434,6 +437,117 @@ func TestTokensArePassedOnWithConsentOnly(t *testing.T) {
 	}
 	if doc := ask("mine"); doc["error"] != "invalid_grant" {
 		t.Errorf("%v", doc)
+	}
+}
+
+// TestASandboxIsToldWhatIsKnownToBeNoSecret has an answer whose fields hold secrets
+// under names that nobody would look for them under.
+func TestASandboxIsToldWhatIsKnownToBeNoSecret(t *testing.T) {
+	l := newLab(t, agent())
+	l.answer = func(w http.ResponseWriter, _ url.Values) {
+		io.WriteString(w, `{"access_token":"real-access-1","refresh_token":"real-refresh-1","expires_in":3600,"scope":"a real-access-1","token_type":"bearer",
+			"ticket":"real-1","code":"real-2","data":{"value":"real-3"},"list":["real-4"],"id_jag":"real-5","private":"real-6","auth":{"x":"real-7"},
+			"created_at":1700000000,"account_id":"a-1","organization":{"uuid":"o-1","name":"of real-access-1","settings":"real-8","id":{"x":"real-9"}},
+			"account":{"uuid":"u-1","email_address":"me@x.example","pin":"real-10","name":["real-11"]},"user":"real-refresh-0","organization_id":["real-12"],
+			"expires_at":"`+strings.Repeat("real-", 100)+`"}`)
+	}
+	status, _, doc := l.ask(form("grant_type", "refresh_token", "refresh_token", refreshIs))
+	var want map[string]any
+	if err := json.Unmarshal([]byte(`{"access_token":"ACCESS-SENTINEL","refresh_token":"REFRESH-SENTINEL","scope":"a *************","token_type":"bearer","created_at":1700000000,
+		"account_id":"a-1","organization":{"uuid":"o-1","name":"of *************"},"account":{"uuid":"u-1","email_address":"me@x.example"},"user":"**************"}`), &want); err != nil {
+		t.Fatal(err)
+	}
+	delete(doc, "expires_in")
+	if status != http.StatusOK || !reflect.DeepEqual(doc, want) {
+		t.Errorf("%d %v, want %v", status, doc, want)
+	}
+}
+
+// TestWhatARefusalRepeatsIsMasked has a server that names every token it knows of.
+func TestWhatARefusalRepeatsIsMasked(t *testing.T) {
+	for _, r := range []*http.Request{form("grant_type", "refresh_token", "refresh_token", refreshIs), form("grant_type", "authorization_code", "code", "x")} {
+		l := newLab(t, agent())
+		l.answer = func(w http.ResponseWriter, _ url.Values) {
+			w.WriteHeader(http.StatusForbidden)
+			io.WriteString(w, `{"error":"no_real-access-0","error_description":"real-refresh-0, real-access-0 and real-key are void","access_token":"real-x"}`)
+		}
+		status, text, doc := l.ask(r)
+		if status != http.StatusForbidden || doc["error"] != "no_*************" || doc["error_description"] != "**************, ************* and ******** are void" || len(doc) != 2 {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+}
+
+// gate is a source that holds a refresh up, as a lock that another one has would.
+type gate struct {
+	credential.Source
+	wait func()
+}
+
+func (g gate) Refresh(ctx context.Context, c plan.Credential, exchange func(secret.Value) (vault.Tokens, error)) (vault.Tokens, bool, error) {
+	g.wait()
+	return g.Source.Refresh(ctx, c, exchange)
+}
+
+// TestNoExchangeBeginsAfterItsPhase ends the phase at every moment before the server is
+// asked.
+func TestNoExchangeBeginsAfterItsPhase(t *testing.T) {
+	for what, revoked := range map[string]bool{"before it is seen": false, "as a change of the rules does": true} {
+		for _, when := range []string{"at once", "while the body comes", "while it waits for a lock"} {
+			l := newLab(t, agent())
+			var over atomic.Bool
+			proof := proxy.NewProof(func(name string) bool { return name == "svc" && !over.Load() })
+			end := func(at string) {
+				if at == when {
+					over.Store(true)
+					if revoked {
+						proof.Revoke()
+					}
+				}
+			}
+			p, err := credential.New([]plan.Credential{agent()}, gate{&credential.Wallet{Vault: l.vault, Sandbox: "t"}, func() { end("while it waits for a lock") }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := form("grant_type", "refresh_token", "refresh_token", refreshIs)
+			body := r.Body
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{readerFunc(func(b []byte) (int, error) { end("while the body comes"); return body.Read(b) }), body}
+			end("at once")
+			w := httptest.NewRecorder()
+			if !p.Take(runtime, "auth.example", 443, w, r, l.send, proof) {
+				t.Errorf("%s, %s: not taken", when, what)
+			}
+			if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "not granted in this phase") || l.hits.Load() != 0 {
+				t.Errorf("%s, %s: %d %s; the server was asked %d times", when, what, w.Code, w.Body, l.hits.Load())
+			}
+			if names, notes := proof.Given(); len(names) > 0 || !strings.Contains(notes, "not granted") {
+				t.Errorf("%s, %s: logged as %q, %s", when, what, names, notes)
+			}
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// TestWhatWasIssuedIsKeptWhenThePhaseEnds ends it when the answer is here: the old
+// token may be void.
+func TestWhatWasIssuedIsKeptWhenThePhaseEnds(t *testing.T) {
+	l := newLab(t, agent())
+	proof := proxy.NewProof(func(string) bool { return true })
+	inner := l.answer
+	l.answer = func(w http.ResponseWriter, q url.Values) { inner(w, q); proof.Revoke() }
+	w := httptest.NewRecorder()
+	l.p.Take(runtime, "auth.example", 443, w, form("grant_type", "refresh_token", "refresh_token", refreshIs), l.send, proof)
+	if _, s, err := l.vault.Get("svc", global); err != nil || string(s.Tokens.Refresh.Expose()) != "real-refresh-1" {
+		t.Errorf("%v, %v", s.Tokens, err)
+	}
+	if names, _ := proof.Given(); !slices.Equal(names, []string{"svc"}) || !proof.Secrets().In("real-refresh-0") {
+		t.Errorf("the use of the refresh token is logged as %v", names)
 	}
 }
 
@@ -458,7 +572,7 @@ func FuzzExchange(f *testing.F) {
 		p.Take(runtime, "auth.example", 443, out, r, func(q *http.Request) (*http.Response, error) {
 			_, _ = io.Copy(io.Discard, q.Body)
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
-		})
+		}, new(proxy.Proof))
 		if out.Code == 0 || bytes.Contains(out.Body.Bytes(), []byte("real-refresh-0")) {
 			t.Fatalf("%d %s", out.Code, out.Body)
 		}

@@ -5,7 +5,8 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"strings"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/echo"
 )
 
 // A question is the body of a token request, as a form or as JSON.
@@ -67,46 +68,53 @@ func (q *question) encode() []byte {
 	return b
 }
 
-// harmless is v without fields that hold secrets by their names, and without
-// texts that hold one of hidden.
-func harmless(v any, hidden []string, depth int) any {
-	switch v := v.(type) {
-	case map[string]any:
-		if depth > 8 {
-			return nil
-		}
-		out := map[string]any{}
-		for name, e := range v {
-			plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
-			secret := false
-			for _, word := range []string{"token", "secret", "password", "apikey", "credential", "assertion", "cookie", "session", "jwt"} {
-				secret = secret || strings.Contains(plain, word)
+// plain are the fields of an answer that sandboxes are told besides those that the
+// Kit names: what clients of OAuth read (RFC 6749 §5.1), and whose tokens they are.
+// Who needs another one can be given it here; no list of names could say which others
+// hold a secret.
+var plain = map[string]bool{
+	"token_type": true, "expires_in": true, "scope": true, "expires_at": true, "created_at": true, "issued_at": true,
+	"refresh_token_expires_in": true, "refresh_expires_in": true,
+	"account_id": true, "account_uuid": true, "organization_id": true, "organization_uuid": true, "organisation_id": true, "user_id": true, "tenant_id": true,
+}
+
+// whose are the objects of an answer that say whose tokens they are, and identifying
+// the fields of these that sandboxes are told.
+var (
+	whose       = map[string]bool{"account": true, "organization": true, "organisation": true, "user": true}
+	identifying = map[string]bool{"uuid": true, "id": true, "name": true, "email": true, "email_address": true, "display_name": true, "full_name": true}
+)
+
+// told is what of doc sandboxes are told.
+func told(doc map[string]any, real echo.Secrets) map[string]any {
+	out := map[string]any{}
+	for name, v := range doc {
+		switch of, _ := v.(map[string]any); {
+		case plain[name]:
+			put(out, name, v, real)
+		case whose[name] && of != nil:
+			ids := map[string]any{}
+			for id, v := range of {
+				if identifying[id] {
+					put(ids, id, v, real)
+				}
 			}
-			if secret || plain == "key" {
-				continue
-			}
-			if e = harmless(e, hidden, depth+1); e != nil {
-				out[name] = e
-			}
-		}
-		return out
-	case []any:
-		if depth > 8 {
-			return nil
-		}
-		out := []any{}
-		for _, e := range v {
-			if e = harmless(e, hidden, depth+1); e != nil {
-				out = append(out, e)
-			}
-		}
-		return out
-	case string:
-		for _, h := range hidden {
-			if h != "" && strings.Contains(v, h) {
-				return nil
-			}
+			out[name] = ids
+		case whose[name]:
+			put(out, name, v, real)
 		}
 	}
-	return v
+	return out
+}
+
+// put sets a field to a value that holds no others, without secrets.
+func put(out map[string]any, name string, v any, real echo.Secrets) {
+	switch v := v.(type) {
+	case float64, bool:
+		out[name] = v
+	case string:
+		if len(v) <= maxText {
+			out[name] = real.Mask(v)
+		}
+	}
 }

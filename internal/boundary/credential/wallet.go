@@ -124,6 +124,9 @@ func (w *Wallet) Refresh(ctx context.Context, c plan.Credential, exchange func(s
 		t.Scopes = old.Scopes
 	}
 	t.Key = old.Key
+	// What was issued is kept, whatever has ended meanwhile: the old one may be void.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	defer cancel()
 	err = w.Vault.Update(ctx, e.Service, e.Scope, func(s *vault.Secret) error {
 		// Set again while the server was asked: that is what counts.
 		if s.Tokens == nil || !bytes.Equal(s.Tokens.Refresh.Expose(), old.Refresh.Expose()) {

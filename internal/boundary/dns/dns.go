@@ -190,6 +190,9 @@ func (s *Server) Answer(q, out []byte) []byte {
 		r.Rcode = dns.RcodeBadVers
 	case m.Question[0].Qclass != dns.ClassINET && m.Question[0].Qclass != dns.ClassANY:
 		r.Rcode = dns.RcodeRefused
+		phase, _ := s.Rules()
+		s.Log(audit.Decision{Phase: phase, Kind: audit.DNS, Verdict: audit.Deny, Host: strings.TrimSuffix(m.Question[0].Name, "."), Protocol: "dns",
+			Why: "only questions about the internet (class IN) are answered"})
 	default:
 		why := s.answer(m.Question[0], r)
 		if why != "" && opt != nil {
@@ -312,10 +315,18 @@ func (s *Server) reverse(q dns.Question, lower string, phase plan.Phase, policy 
 			name = n
 		}
 	}
-	if name == "" {
+	switch i, synthetic := indexOf(a); {
+	case name != "":
+	case ok && synthetic && i < firstIndex:
+		// An end of the link. Programs ask for the name of their own address
+		// whatever they do, and nobody has a rule about it.
 		r.Rcode = dns.RcodeNameError
 		empty(r)
 		return ""
+	case ok:
+		return s.refuse(phase, q, a.String(), egress.Verdict{Why: "no name here has this address"}, r)
+	default:
+		return s.refuse(phase, q, q.Name, egress.Verdict{Why: "this is no address whose name could be asked for"}, r)
 	}
 	if q.Qtype != dns.TypePTR {
 		empty(r)

@@ -142,6 +142,18 @@ func TestAnswers(t *testing.T) {
 	if d := (*log)[i]; d.Verdict != audit.Deny || d.Kind != audit.DNS || d.Rule != "bad.wild.example" || d.Source != "operator" {
 		t.Errorf("logged %+v", d)
 	}
+	for host, why := range map[string]string{"8.8.8.8": "no name here", "198.18.9.9": "no name here", "x.8.8.in-addr.arpa": "no address", "z.ip6.arpa": "no address"} {
+		if !slices.ContainsFunc(*log, func(d audit.Decision) bool {
+			return d.Host == host && d.Kind == audit.DNS && d.Verdict == audit.Deny && strings.Contains(d.Why, why)
+		}) {
+			t.Errorf("a refused question for the name of %s is not logged", host)
+		}
+	}
+	// Programs ask for the names of the ends of the link all the time.
+	before := len(*log)
+	if r := ask(t, s, "2.0.18.198.in-addr.arpa", dns.TypePTR); r.Rcode != nx || len(*log) != before {
+		t.Errorf("the sandbox's own address: %v, logged %v", r, (*log)[before:])
+	}
 	for _, d := range *log {
 		if d.Host == "a.example" || strings.Contains(d.Host, "localhost") {
 			t.Errorf("logged an answer: %+v", d)

@@ -16,7 +16,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,8 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -104,9 +105,9 @@ type token struct {
 	made    time.Time
 }
 
-// New returns the presenter of as, which tells log of every exchange. It keeps in
-// the file state which token services registries have named, so that the next
-// presenter of the sandbox knows them; an empty one keeps nothing.
+// New returns the presenter of as. It keeps in the file state which token services
+// registries have named, so that the next presenter of the sandbox knows them; an
+// empty one keeps nothing. log is told when that cannot be kept.
 func New(as []plan.DockerAuth, source Source, state string, log func(audit.Decision)) (*Presenter, error) {
 	p := &Presenter{source: source, log: log, state: state, services: map[place]*service{}, tokens: map[string]*token{}}
 	for _, a := range as {
@@ -175,24 +176,31 @@ func (p *Presenter) Grants(_ plan.Phase, name string) bool {
 	return slices.ContainsFunc(p.grants, func(g *grant) bool { return g.name() == name })
 }
 
-// Present implements [proxy.Presenter]: what a registry is sent in the place of a
-// stand-in for a token.
-func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
+// Present implements [proxy.Presenter]: what a registry is sent, in the requests of
+// its protocol, in the place of a stand-in for a token.
+func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port uint16, q intercept.Request, proof *proxy.Proof) {
 	g := p.at(host, port)
-	if g == nil || len(h["Authorization"]) != 1 {
-		return nil, ""
+	if g == nil || len(q.Header["Authorization"]) != 1 || !inProtocol(q.Path) {
+		return
 	}
-	scheme, rest, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
-	rest = strings.TrimSpace(rest)
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(q.Header.Get("Authorization")), " ")
 	if !strings.EqualFold(scheme, "bearer") {
-		return nil, "" // [Presenter.Take] knows the path too
+		return // [Presenter.Take] can ask the registry first
 	}
-	value, ok := p.redeem(rest, g, false)
-	if !ok {
-		return nil, ""
+	value, ok := p.redeem(strings.TrimSpace(rest), g, false)
+	if !ok || !proof.Give(g.name(), string(value.Expose())) {
+		return
 	}
-	h["Authorization"] = []string{"Bearer " + string(value.Expose())}
-	return []string{g.name()}, ""
+	q.Header["Authorization"] = []string{"Bearer " + string(value.Expose())}
+	delete(q.Header, "Accept-Encoding") // so that what the answer repeats can be found
+}
+
+// inProtocol reports whether path, as it was sent, is one of the registry's protocol
+// (the distribution specification's): another one could issue a token, or show what it
+// was sent.
+func inProtocol(path string) bool {
+	path, err := egress.DecodePath(path)
+	return err == nil && (path == "/v2" || strings.HasPrefix(path, "/v2/"))
 }
 
 // refreshes is how the stand-ins for g's refresh tokens begin. So one whose token

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
@@ -34,6 +35,10 @@ type hub struct {
 	challenge string // of the registry
 	status    int    // of the token service; 0: 200
 	answer    string // of the token service
+
+	repeats bool // the registry answers with what it was sent
+
+	log []line // what a log would have of the requests that were given something or failed
 
 	mu   sync.Mutex
 	seen []string // guarded by mu; host, path, authorization and form of each request
@@ -52,6 +57,9 @@ func newHub(t *testing.T) *hub {
 			if a := r.Header.Get("Authorization"); a != "Bearer REAL-TOKEN" && a != "Basic "+b64(user+":"+password) {
 				w.Header().Set("Www-Authenticate", h.challenge)
 				w.WriteHeader(http.StatusUnauthorized)
+			} else if h.repeats {
+				w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+				io.WriteString(w, "you sent "+r.Header.Get("Authorization"))
 			}
 		default:
 			w.Header().Set("X-Token", "REAL-TOKEN")
@@ -63,6 +71,19 @@ func newHub(t *testing.T) *hub {
 	}))
 	t.Cleanup(h.Close)
 	return h
+}
+
+// A line is what a presenter has said of a request.
+type line struct {
+	credential, why string
+	failed          bool
+}
+
+func (h *hub) told(p *proxy.Proof) {
+	names, why := p.Given()
+	if len(names) > 0 || p.Failed() {
+		h.log = append(h.log, line{strings.Join(names, ","), why, p.Failed()})
+	}
 }
 
 func (h *hub) last() string {
@@ -128,14 +149,18 @@ func (h *hub) ask(t *testing.T, p *Presenter, host, method, target, auth, form s
 		}
 		return resp, err
 	}
+	proof := new(proxy.Proof)
 	name, port := host, uint16(443)
 	if n, ok := strings.CutSuffix(host, ":5000"); ok {
 		name, port = n, 5000
 	}
 	if p.Interest(plan.Runtime, name, port) != proxy.None {
-		p.Present(t.Context(), plan.Runtime, name, port, r.Header)
+		path, _, _ := strings.Cut(target, "?")
+		p.Present(t.Context(), plan.Runtime, name, port, intercept.Request{Method: method, Path: path, Header: r.Header, Proven: true}, proof)
 		w := httptest.NewRecorder()
-		if p.Take(plan.Runtime, name, port, w, r, send) {
+		taken := p.Take(plan.Runtime, name, port, w, r, send, proof)
+		h.told(proof)
+		if taken {
 			return w.Code, w.Body.String(), w.Header()
 		}
 	}
@@ -147,6 +172,7 @@ func (h *hub) ask(t *testing.T, p *Presenter, host, method, target, auth, form s
 	}
 	defer resp.Body.Close()
 	if p.Interest(plan.Runtime, name, port) != proxy.None {
+		proof.Answer(resp)
 		p.Answered(plan.Runtime, name, port, resp)
 	}
 	b, _ := io.ReadAll(resp.Body)
@@ -168,7 +194,7 @@ func clean(t *testing.T, what, body string, h http.Header) {
 
 func TestALoginIsExchangedAndNothingOfItIsShown(t *testing.T) {
 	h := newHub(t)
-	p, log := presenter(t, source(realLogin, nil))
+	p, _ := presenter(t, source(realLogin, nil))
 	login := "Basic " + b64("kitbox:"+standIn)
 
 	// Before the registry has named its token service, nobody is shown a
@@ -193,8 +219,8 @@ func TestALoginIsExchangedAndNothingOfItIsShown(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &tokens); err != nil || tokens.Token == "" || tokens.Token != tokens.Access || tokens.Refresh == "" || tokens.Refresh == tokens.Token || tokens.Expires != 300 {
 		t.Errorf("tokens: %s, %v", body, err)
 	}
-	if len(*log) != 1 || (*log)[0].Credential != "docker-auth registry.test" || (*log)[0].Verdict != audit.Allow {
-		t.Errorf("log: %+v", *log)
+	if len(h.log) != 1 || h.log[0].credential != "docker-auth registry.test" || h.log[0].failed || !strings.Contains(h.log[0].why, "shown to its token service") {
+		t.Errorf("log: %+v", h.log)
 	}
 
 	// The token is for the registry and for nobody else.
@@ -249,7 +275,13 @@ func TestAnAnswerThatRevealsIsNotPassedOn(t *testing.T) {
 		{403, `{"errors":[{"message":"no such user"}]}`, "no such user", 403},
 		{403, `{"you sent":"` + b64(user+":"+password) + `"}`, "{}", 403},
 		{500, password, "{}", 500},
-		{302, "moved", "moved", 302},
+		{302, "moved", "{}", 302},
+		{201, `{"token":"REAL-TOKEN"}`, "kitbox-token-", 201},
+		{403, `{"token":"REAL-TOKEN"}`, "{}", 403},
+		{403, `{"errors":[{"code":"DENIED","message":"not for ` + password + `","detail":"REAL-TOKEN"}],"access_token":"REAL-TOKEN"}`, `{"errors":[{"code":"DENIED","message":"not for *************"}]}`, 403},
+		{401, `{"details":"incorrect username or password"}`, `{"details":"incorrect username or password"}`, 401},
+		{400, `{"error":"invalid_grant","error_description":"expired ` + b64(user+":"+password) + `"}`, `{"error":"invalid_grant","error_description":"expired `, 400},
+		{400, `{"error":"` + strings.Repeat("x", 301) + `","errors":"x"}`, "{}", 400},
 		{0, `not json REAL-TOKEN`, "without a token", 502},
 		{0, `{"id_token":"REAL-TOKEN"}`, "without a token", 502},
 		{0, strings.Repeat("x", 2<<20), "too long", 502},
@@ -264,17 +296,51 @@ func TestAnAnswerThatRevealsIsNotPassedOn(t *testing.T) {
 	}
 }
 
+// TestARegistryThatRepeatsWhatItWasSent has one that shows everybody his own request,
+// as pages that say what is wrong with one do.
+func TestARegistryThatRepeatsWhatItWasSent(t *testing.T) {
+	h := newHub(t)
+	h.repeats = true
+	p, _ := presenter(t, source(realLogin, nil))
+	login := "Basic " + b64("kitbox:"+standIn)
+	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
+	_, body, _ := h.ask(t, p, "auth.test", "GET", "/token", login, "")
+	var tokens struct{ Token string }
+	if err := json.Unmarshal([]byte(body), &tokens); err != nil || tokens.Token == "" {
+		t.Fatalf("%s, %v", body, err)
+	}
+	code, body, hd := h.ask(t, p, "registry.test", "GET", "/v2/echo", "Bearer "+tokens.Token, "")
+	clean(t, "a token", body, hd)
+	if code != 200 || !strings.Contains(body, "Bearer **********") || !strings.Contains(h.last(), "REAL-TOKEN") {
+		t.Errorf("%d %s; it saw %s", code, body, h.last())
+	}
+	// Outside the protocol it is nobody's business to know the token.
+	for _, path := range []string{"/", "/v1/echo", "/v2x", "/v2/../echo", "/v2/%2e%2e/echo"} {
+		h.ask(t, p, "registry.test", "GET", path, "Bearer "+tokens.Token, "")
+		if strings.Contains(h.last(), "REAL") {
+			t.Errorf("%s: it saw %s", path, h.last())
+		}
+	}
+	h.challenge = `Basic realm="Registry"`
+	p, _ = presenter(t, source(realLogin, nil))
+	code, body, hd = h.ask(t, p, "registry.test", "GET", "/v2/echo", login, "")
+	clean(t, "a password", body, hd)
+	if code != 200 || !strings.Contains(body, "Basic ****") || !strings.Contains(h.last(), b64(user+":"+password)) {
+		t.Errorf("%d %s; it saw %s", code, body, h.last())
+	}
+}
+
 func TestARegistryThatAsksForAPasswordGetsIt(t *testing.T) {
 	h := newHub(t)
 	h.challenge = `Basic realm="Registry"`
-	p, log := presenter(t, source(realLogin, nil))
+	p, _ := presenter(t, source(realLogin, nil))
 	login := "Basic " + b64("kitbox:"+standIn)
 	// At once: what it asks for is found out first, without a login.
 	if code, _, _ := h.ask(t, p, "registry.test", "GET", "/v2/a/tags/list", login, ""); code != 200 || !strings.Contains(h.last(), "Basic "+b64(user+":"+password)) {
 		t.Errorf("%d, it saw %s", code, h.last())
 	}
-	if len(*log) != 1 || (*log)[0].Credential == "" {
-		t.Errorf("log: %+v", *log)
+	if len(h.log) != 1 || h.log[0].credential == "" || h.log[0].failed {
+		t.Errorf("log: %+v", h.log)
 	}
 	for _, path := range []string{"/token", "/", "/v2x", "/v2/../token", "/v2/%2e%2e/token", "/v2/a//b"} {
 		h.ask(t, p, "registry.test", "GET", path, login, "")
@@ -310,13 +376,13 @@ func TestIdentityTokensAreExchangedByOAuth(t *testing.T) {
 
 func TestWithoutALoginNothingIsShown(t *testing.T) {
 	h := newHub(t)
-	p, log := presenter(t, source(Login{}, errors.New("no login")))
+	p, _ := presenter(t, source(Login{}, errors.New("no login")))
 	h.ask(t, p, "registry.test", "GET", "/v2/", "", "")
 	if code, body, _ := h.ask(t, p, "auth.test", "GET", "/token", "Basic "+b64("kitbox:"+standIn), ""); code != 502 || !strings.Contains(body, "no login") {
 		t.Errorf("%d %s", code, body)
 	}
-	if len(*log) != 1 || (*log)[0].Verdict != audit.Failed || (*log)[0].Credential == "" {
-		t.Errorf("log: %+v", *log)
+	if len(h.log) != 1 || !h.log[0].failed || h.log[0].credential != "" || !strings.Contains(h.log[0].why, "registry.test is not presented") {
+		t.Errorf("log: %+v", h.log)
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
-	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/echo"
 	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
+	"github.com/kitbox-dev/kitbox/internal/boundary/proxy"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret"
 )
@@ -24,6 +24,9 @@ import (
 const (
 	maxForm   = 64 << 10 // bytes of a request for a token
 	maxAnswer = 1 << 20  // bytes of its answer
+
+	maxComplaint  = 300 // bytes of a text in an answer without a token
+	maxComplaints = 8   // of them
 
 	// lasting is for how long a token is good whose service does not say
 	// (the distribution registry's token specification).
@@ -39,7 +42,7 @@ const (
 // gets stand-ins for the tokens. A registry that asks for a password gets it in
 // the requests of its protocol, and nowhere else: another path could issue a token.
 // All others pass as they are.
-func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
+func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send, proof *proxy.Proof) bool {
 	at := place{host, port}
 	p.mu.Lock()
 	s := p.services[at]
@@ -49,49 +52,40 @@ func (p *Presenter) Take(phase plan.Phase, host string, port uint16, w http.Resp
 	}
 	p.mu.Unlock()
 	if len(grants) == 0 {
-		p.basic(phase, at, r, send)
+		p.basic(phase, at, r, send, proof)
 		return false
 	}
 	e, err := p.read(r, grants)
 	if e == nil && err == nil {
 		return false
 	}
-	d := audit.Decision{Phase: phase, Kind: audit.Request, Verdict: audit.Failed, Host: host, Port: port, Protocol: "https", Method: r.Method, Path: r.URL.Path}
 	if err == nil {
-		d.Credential = e.of.name()
-		err = p.exchange(w, r, e, send)
+		err = p.exchange(w, r, e, send, proof)
 	}
 	if err != nil {
-		d.Why = err.Error()
-		p.log(d)
+		proof.Fail(err.Error())
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Kitbox-Boundary", "unreachable")
 		w.WriteHeader(http.StatusBadGateway)
-		fmt.Fprintf(w, "kitbox: no token for %s: %s\n", at, d.Why)
+		fmt.Fprintf(w, "kitbox: no token for %s: %s\n", at, err)
 		return true
 	}
-	d.Verdict, d.Why = audit.Allow, "the login of "+e.of.Registry+" was shown to its token service"
-	p.log(d)
+	proof.Note("the login of " + e.of.Registry + " was shown to its token service")
 	return true
 }
 
 // basic puts the login into a request that shows its stand-in to a registry
 // which asks for it.
-func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send intercept.Send) {
+func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send intercept.Send, proof *proxy.Proof) {
 	g := p.at(at.host, at.port)
 	scheme, payload, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if g == nil || len(r.Header["Authorization"]) != 1 || !strings.EqualFold(scheme, "basic") || !g.stands(strings.TrimSpace(payload)) {
+	if g == nil || len(r.Header["Authorization"]) != 1 || !strings.EqualFold(scheme, "basic") || !g.stands(strings.TrimSpace(payload)) || !inProtocol(r.URL.EscapedPath()) {
 		return
 	}
-	if path, err := egress.DecodePath(r.URL.EscapedPath()); err != nil || path != "/v2" && !strings.HasPrefix(path, "/v2/") {
-		return
-	}
-	d := audit.Decision{Phase: phase, Kind: audit.Request, Verdict: audit.Failed, Host: at.host, Port: at.port, Protocol: "https", Method: r.Method, Path: r.URL.Path}
 	switch g.scheme() {
 	case "":
 		if err := p.discover(phase, at, r, send); err != nil {
-			d.Why = "what " + g.Registry + " asks for cannot be found out: " + err.Error()
-			p.log(d)
+			proof.Fail("what " + g.Registry + " asks for cannot be found out: " + err.Error())
 			return
 		}
 		if g.scheme() == "basic" {
@@ -106,13 +100,14 @@ func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send inte
 		err = errors.New("it is a token for a token service alone")
 	}
 	if err != nil {
-		d.Why = fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err)
-		p.log(d)
+		proof.Fail(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
+		return
+	}
+	if !proof.Give(g.name(), string(l.Password.Expose()), l.basic()) {
 		return
 	}
 	r.Header["Authorization"] = []string{l.basic()}
-	d.Verdict, d.Credential, d.Why = audit.Allow, g.name(), "the login of "+g.Registry+" was shown to it"
-	p.log(d)
+	proof.Note("the login of " + g.Registry + " was shown to it")
 }
 
 func (g *grant) scheme() string {
@@ -209,7 +204,7 @@ func (p *Presenter) read(r *http.Request, grants []*grant) (*exchange, error) {
 }
 
 // exchange asks the token service and answers the client.
-func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange, send intercept.Send) error {
+func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange, send intercept.Send, proof *proxy.Proof) error {
 	login, err := e.of.find(r.Context(), p.source)
 	if err != nil {
 		return fmt.Errorf("the login of %s is not presented: %w", e.of.Registry, err)
@@ -217,6 +212,9 @@ func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange
 	out, err := e.request(r, login)
 	if err != nil {
 		return err
+	}
+	if !proof.Give(e.of.name(), string(login.Password.Expose()), string(login.Identity.Expose()), string(e.refresh.Expose()), login.basic()) {
+		return errors.New(e.of.name() + " is not granted in this phase")
 	}
 	resp, err := send(out)
 	if err != nil {
@@ -231,12 +229,12 @@ func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange
 	if err != nil || len(body) > maxAnswer {
 		return errors.New("the answer of the token service is too long or broke off")
 	}
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		if body, err = p.replace(e.of, body); err != nil {
 			return err
 		}
-	} else if why := reveals(body, login, e.refresh); why {
-		body = []byte("{}")
+	} else {
+		body = complaint(body, proof.Secrets())
 	}
 	// Nothing else of the answer's header: what it could hold, a token for
 	// example, is not known.
@@ -371,13 +369,40 @@ func (p *Presenter) replace(g *grant, body []byte) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// reveals reports whether b holds something that must stay here.
-func reveals(b []byte, l Login, more ...secret.Value) bool {
-	basic := []byte(strings.TrimPrefix(l.basic(), "Basic "))
-	for _, v := range append([]secret.Value{l.Password, l.Identity}, more...) {
-		if text := v.Expose(); len(text) > 0 && (bytes.Contains(b, text) || bytes.Contains(b, basic)) {
-			return true
-		}
+// complaint is what an answer without a token says, in the fields of OAuth (RFC 6749
+// §5.2), of the distribution specification and of Docker Hub, without secrets. What it
+// does not know of is left out: a token can come with any status.
+func complaint(body []byte, secrets echo.Secrets) []byte {
+	var in struct {
+		Error       string `json:"error,omitempty"`
+		Description string `json:"error_description,omitempty"`
+		Details     string `json:"details,omitempty"`
+		Message     string `json:"message,omitempty"`
+		Errors      []struct {
+			Code    string `json:"code,omitempty"`
+			Message string `json:"message,omitempty"`
+		} `json:"errors,omitempty"`
 	}
-	return false
+	if json.Unmarshal(body, &in) != nil {
+		return []byte("{}")
+	}
+	tell := func(s *string) {
+		if len(*s) > maxComplaint {
+			*s = ""
+		}
+		*s = secrets.Mask(*s)
+	}
+	in.Errors = in.Errors[:min(len(in.Errors), maxComplaints)]
+	for _, s := range []*string{&in.Error, &in.Description, &in.Details, &in.Message} {
+		tell(s)
+	}
+	for i := range in.Errors {
+		tell(&in.Errors[i].Code)
+		tell(&in.Errors[i].Message)
+	}
+	out, err := json.Marshal(in)
+	if err != nil {
+		return []byte("{}")
+	}
+	return out
 }

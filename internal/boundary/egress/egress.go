@@ -69,7 +69,11 @@ type Policy struct {
 
 // Rules about particular requests have indexes of their own, so that those about
 // connections cost nothing more than before there were any.
-type lists struct{ allow, deny, boundAllow, boundDeny index }
+type lists struct {
+	allow, deny, boundAllow, boundDeny index
+
+	deniedAddrs []rule // of deny and boundDeny, those about addresses
+}
 
 // An index finds the rules that match a destination without walking all.
 type index struct {
@@ -133,7 +137,11 @@ func New(rules []plan.EgressRule) (*Policy, error) {
 			v.Rule += " " + b.text
 			v.Why += " " + b.text
 		}
-		x.add(rule{order: i, pattern: pat, bound: b, operator: strings.HasPrefix(r.Source, "operator"), verdict: v})
+		made := rule{order: i, pattern: pat, bound: b, operator: strings.HasPrefix(r.Source, "operator"), verdict: v}
+		x.add(made)
+		if !r.Allow && pat.scope == network {
+			l.deniedAddrs = append(l.deniedAddrs, made)
+		}
 	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("%w: %w", kiterr.ErrRefused, errors.Join(errs...))
@@ -378,6 +386,17 @@ func (p *Policy) DecideAddr(r Request, addr netip.Addr, own bool) Verdict {
 		return Verdict{Rule: v.Rule, Source: v.Source, Why: fmt.Sprintf("%s is opened for particular requests only, to itself and not to a name", h)}
 	}
 	return v
+}
+
+// DeniesAddrs reports whether some addresses are denied at port, and by which rule.
+// What leads to an address that nobody here knows must not be let through then.
+func (p *Policy) DeniesAddrs(phase plan.Phase, port uint16) (Verdict, bool) {
+	for _, d := range p.lists(phase).deniedAddrs {
+		if d.port == 0 || d.port == port {
+			return d.verdict, true
+		}
+	}
+	return Verdict{}, false
 }
 
 var none lists

@@ -46,11 +46,16 @@ func parseBound(r plan.EgressRule, pat pattern) (*bound, error) {
 		}
 	}
 	for _, p := range r.Paths {
-		re, err := compileGlob(p)
+		re, err := compileGlob(p, !r.Allow)
 		if err != nil {
 			return nil, fmt.Errorf("pattern %s: path %s can match no request: %w", quote(r.Pattern), quote(p), err)
 		}
 		b.paths = append(b.paths, re)
+		if p, ok := strings.CutSuffix(p, "/"); ok && p != "" && !r.Allow {
+			if re, err = compileGlob(p, true); err == nil {
+				b.paths = append(b.paths, re)
+			}
+		}
 	}
 	return b, nil
 }
@@ -69,15 +74,18 @@ func methodToken(m string) bool {
 }
 
 // compileGlob makes a matcher of a path glob: * is anything within a segment,
-// ** anything at all, and everything else itself. It takes time linear in the
-// path, whatever the glob.
-func compileGlob(glob string) (*regexp.Regexp, error) {
+// ** anything at all, and everything else itself, in any case if fold is set. It
+// takes time linear in the path, whatever the glob.
+func compileGlob(glob string, fold bool) (*regexp.Regexp, error) {
 	text, err := DecodePath(glob)
 	if err != nil {
 		return nil, err
 	}
 	var re strings.Builder
 	re.WriteString(`(?s)\A`)
+	if fold {
+		re.WriteString(`(?i)`)
+	}
 	for text != "" {
 		switch i := strings.IndexByte(text, '*'); {
 		case strings.HasPrefix(text, "**"):
@@ -183,10 +191,14 @@ func (b *bound) admits(method, path string) bool {
 }
 
 // refuses reports whether b denies a request. A server may be more lenient than
-// HTTP is, so a denial covers what some would read as the request it means.
+// HTTP is, so a denial covers what some would read as the request it means: another
+// case, a slash at the end or none, parameters.
 func (b *bound) refuses(method, path string) bool {
-	fold := func(m string) bool { return strings.EqualFold(m, method) }
-	return (b.methods == nil || slices.ContainsFunc(b.methods, fold)) && (b.onPath(path) || b.onPath(withoutParameters(path)))
+	if b.methods != nil && !slices.ContainsFunc(b.methods, func(m string) bool { return strings.EqualFold(m, method) }) {
+		return false
+	}
+	bare := withoutParameters(path)
+	return b.onPath(path) || b.onPath(strings.TrimSuffix(path, "/")) || b.onPath(bare) || b.onPath(strings.TrimSuffix(bare, "/"))
 }
 
 func (b *bound) onPath(path string) bool {

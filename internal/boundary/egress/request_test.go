@@ -92,6 +92,33 @@ func TestABoundedHostAdmitsItsRequestsAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestADenialCoversWhatSomeServersTakeForItsPaths: to refuse too much is a mistake
+// that is seen, and to allow it would be none. Allowances stay as strict as they are.
+func TestADenialCoversWhatSomeServersTakeForItsPaths(t *testing.T) {
+	p := policyOf(t, bounded(true, "a.example", "", ""),
+		bounded(false, "a.example", "ANY", "/admin /admin/** /Mixed/Case/* /slash/ /only/below/**"),
+		bounded(true, "b.example", "GET", "/ok /In/Case/* /slash/"))
+	for path, allow := range map[string]bool{
+		"/admin": false, "/admin/x": false, "/admin/": false, "/Admin": false, "/ADMIN/x": false, "/aDmin/": false,
+		"/admin;p=1": false, "/Admin;p=1/": false, "/%41dmin/x": false, "/admi%6E/": false,
+		"/mixed/case/x": false, "/MIXED/CASE/x/": false, "/Mixed/Case/x;y/": false,
+		"/slash": false, "/Slash/": false, "/only/below/x": false, "/Only/Below/": false,
+		"/only/below": true, "/administrator": true, "/x/admin": true, "/": true, "/mixed/case": true, "/mixed/case/x/y": true,
+	} {
+		if v := p.DecideRequest(at("a.example"), "GET", path); v.Allow != allow {
+			t.Errorf("denied %s: %+v", path, v)
+		}
+	}
+	for path, allow := range map[string]bool{
+		"/ok": true, "/In/Case/x": true, "/slash/": true,
+		"/OK": false, "/ok/": false, "/in/case/x": false, "/In/Case/x/": false, "/slash": false, "/ok;p=1": false,
+	} {
+		if v := p.DecideRequest(at("b.example"), "GET", path); v.Allow != allow {
+			t.Errorf("allowed %s: %+v", path, v)
+		}
+	}
+}
+
 func TestInspectIsAskedForExactlyWhereRequestsAreBounded(t *testing.T) {
 	private := bounded(true, "10.0.0.1", "GET", "")
 	private.Source = "operator"

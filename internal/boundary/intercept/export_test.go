@@ -15,4 +15,6 @@ func SetTimes(t testing.TB, d time.Duration) {
 }
 
 // Whole is a body as it is handed on under a request's context.
-func Whole(ctx context.Context, body io.ReadCloser) io.ReadCloser { return &whole{body, ctx} }
+func Whole(ctx context.Context, body io.ReadCloser) io.ReadCloser {
+	return &whole{body, ctx, new(carried)}
+}

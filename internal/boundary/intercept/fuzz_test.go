@@ -107,14 +107,14 @@ func through(t *testing.T, s *intercept.Server, port uint16, server func(net.Con
 			go h.serve(&done)
 			return ours, nil
 		},
-		Begin: func(_ context.Context, r intercept.Request, _ func(error)) (egress.Verdict, func()) {
+		Begin: func(_ context.Context, r intercept.Request, _ func(error)) (egress.Verdict, intercept.Turn) {
 			if !strings.HasPrefix(r.Path, "/ok") {
-				return egress.Verdict{Why: "not there"}, nil
+				return egress.Verdict{Why: "not there"}, intercept.Turn{}
 			}
 			mu.Lock()
 			judged = append(judged, r.Method+" "+r.Path)
 			mu.Unlock()
-			return egress.Verdict{Allow: true}, func() {}
+			return egress.Verdict{Allow: true}, intercept.Turn{End: func() {}}
 		},
 		Refuse: func(string, string, string, string) {},
 	}

@@ -68,21 +68,28 @@ type Session struct {
 	Forward *Forward
 
 	// Begin judges a request. If it is allowed, cancel may be called with a
-	// reason until end is.
-	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, end func())
-
-	// Take may answer an allowed request that is proven, as [Request] says,
-	// in the place of the host, which send asks, and reports whether it did.
-	// Nil answers none.
-	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
-
-	// Answered is told of an answer before the client gets it. Nil: nobody
-	// is.
-	Answered func(*http.Response)
+	// reason until t.End is.
+	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, t Turn)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
 	Refuse func(protocol, method, path, why string)
+}
+
+// A Turn is what is done with one request that was allowed.
+type Turn struct {
+	// Take may answer the request, if it is proven as [Request] says, in the
+	// place of the host, which send asks, and reports whether it did. It is
+	// called once. Nil answers none.
+	Take func(w http.ResponseWriter, r *http.Request, send Send) bool
+
+	// Answered is told of the answer before the client gets it. It may change
+	// its fields and put another body in the place of the one there is, which it
+	// then closes, and must not read it. Nil: nobody is told.
+	Answered func(*http.Response)
+
+	// End is called when nothing of the request is left. Required.
+	End func()
 }
 
 // A Forward is an HTTP proxy of the host's network that takes requests in absolute
@@ -446,11 +453,14 @@ func (s *Server) prepare(st *state, http2 bool) {
 				r.Body.Close()
 				return st.Forward.unwelcome()
 			}
-			if st.Answered != nil {
-				st.Answered(r)
+			c := carriedFor(r)
+			if c.turn.Answered != nil {
+				c.turn.Answered(r)
 			}
-			if r.StatusCode != http.StatusSwitchingProtocols { // that one is written to as well
-				r.Body = &whole{r.Body, r.Request.Context()}
+			if r.StatusCode != http.StatusSwitchingProtocols {
+				r.Body = &whole{r.Body, r.Request.Context(), c}
+			} else { // that one is written to as well
+				c.begin()
 			}
 			return keepTrailers(r)
 		},

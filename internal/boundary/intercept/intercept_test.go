@@ -108,7 +108,7 @@ func start(t testing.TB, secure bool, h http.HandlerFunc) *bound {
 func (b *bound) session(c net.Conn) *intercept.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	take := b.take
+	take, answered := b.take, b.answered
 	return &intercept.Session{Client: c, Host: host, Port: b.port,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			b.mu.Lock()
@@ -116,19 +116,18 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.judge(r.Method, r.Path) {
-				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, nil
+				return egress.Verdict{Why: "no rule allows " + r.Method + " " + r.Path}, intercept.Turn{}
 			}
 			if b.amend != nil {
 				b.amend(r)
 			}
 			b.cancel = cancel
-			return egress.Verdict{Allow: true}, func() {}
+			return egress.Verdict{Allow: true}, intercept.Turn{Take: take, Answered: answered, End: func() {}}
 		},
-		Take: take, Answered: b.answered,
 		Refuse: func(protocol, method, path, why string) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -506,6 +505,75 @@ func TestARefusedRequestIs403AndNeverArrives(t *testing.T) {
 	})
 }
 
+// TestAnotherMethodIsJudgedHoweverItIsAskedFor has all the spellings that some server
+// takes for one request to have another method.
+func TestAnotherMethodIsJudgedHoweverItIsAskedFor(t *testing.T) {
+	each(t, func(w http.ResponseWriter, r *http.Request) {}, func(t *testing.T, b *bound, c *http.Client) {
+		var judged []string
+		b.judge = func(m, p string) bool { judged = append(judged, m); return m == "POST" || m == "PATCH" }
+		send := func(query, header string, values ...string) (int, string) {
+			req, err := http.NewRequest(http.MethodPost, b.url("/ok"+query), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if header != "" {
+				req.Header[header] = values
+			}
+			judged = nil
+			r, err := c.Do(req)
+			text := body(t, r, err)
+			return r.StatusCode, text
+		}
+		for _, x := range []struct {
+			query, header string
+			values        []string
+		}{
+			{"", "X-HTTP-Method-Override", []string{"DELETE"}},
+			{"", "X_HTTP_Method_Override", []string{"DELETE"}},
+			{"", "x_http-method_override", []string{"delete"}},
+			{"", "X.Http.Method.Override", []string{"DELETE"}},
+			{"", "X_Http_Method", []string{"DELETE"}},
+			{"", "X_METHOD_OVERRIDE", []string{" Delete "}},
+			{"", "X-HTTP-Method-Override", []string{"POST, DELETE"}},
+			{"", "X-HTTP-Method-Override", []string{"PATCH", "DELETE"}},
+			{"?_method=DELETE", "", nil},
+			{"?a=b&_METHOD=delete", "", nil},
+			{"?a=b;_method=DELETE", "", nil},
+			{"?%5Fmethod=%44ELETE", "", nil},
+			{"?.method=DELETE", "", nil},
+			{"?%20[method=DELETE", "", nil},
+			{"?x-http-method-override=DELETE", "", nil},
+			{"?_method=DELETE%zz&_method=DELETE", "", nil},
+		} {
+			if status, text := send(x.query, x.header, x.values...); status != http.StatusForbidden || !strings.Contains(text, "DELETE") {
+				t.Errorf("%q %s: %q: %d %q, judged %q", x.query, x.header, x.values, status, text, judged)
+			}
+		}
+		for query, values := range map[string][]string{
+			"":                                    {"PATCH, PUT", "PURGE"},
+			"?_method=A&_method=B&_method=C":      nil,
+			"?_method=PATCH&x-http-method=POST,B": {"PUT"},
+		} {
+			status, text := send(query, "X_HTTP_METHOD_OVERRIDE", values...)
+			if status != http.StatusForbidden || !strings.Contains(text, "more than two methods") || len(judged) > 0 {
+				t.Errorf("%q %q: %d %q, judged %q", query, values, status, text, judged)
+			}
+		}
+		for query, values := range map[string][]string{
+			"?method=DELETE&my_method=DELETE&q=_method=DELETE": nil,
+			"?_method=":            {"PATCH, patch", "Patch", ""},
+			"?_method=PATCH&_meth": {"POST"},
+		} {
+			if status, text := send(query, "X_HTTP_METHOD_OVERRIDE", values...); status != http.StatusOK {
+				t.Errorf("%q %q: %d %q, judged %q", query, values, status, text, judged)
+			}
+			if judged[len(judged)-1] != "POST" || len(judged) > 2 {
+				t.Errorf("%q %q: judged %q", query, values, judged)
+			}
+		}
+	})
+}
+
 func TestWhatIsNoOrdinaryRequestIsRefused(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		b := start(t, secure, func(w http.ResponseWriter, r *http.Request) {
@@ -795,18 +863,25 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 func TestAnAnswerThatEndsAfterItsRequestIsNotWhole(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	denied := &intercept.RefusedError{Why: "denied since"}
-	read := func() (string, error) {
-		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(strings.NewReader("some"))))
+	read := func(ending func()) (string, error) {
+		body := io.MultiReader(strings.NewReader("some"), reading(func() (int, error) { ending(); return 0, io.EOF }))
+		b, err := io.ReadAll(intercept.Whole(ctx, io.NopCloser(body)))
 		return string(b), err
 	}
-	if got, err := read(); got != "some" || err != nil {
+	if got, err := read(func() {}); got != "some" || err != nil {
 		t.Errorf("while it goes on: %q, %v", got, err)
 	}
-	cancel(denied)
-	if got, err := read(); got != "some" || !errors.Is(err, denied) {
+	if got, err := read(func() { cancel(denied) }); got != "some" || !errors.Is(err, denied) {
+		t.Errorf("meanwhile: %q, %v", got, err)
+	}
+	if got, err := read(func() { t.Error("it was read") }); got != "" || !errors.Is(err, denied) {
 		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }
+
+type reading func() (int, error)
+
+func (r reading) Read([]byte) (int, error) { return r() }
 
 func BenchmarkSmallRequests(b *testing.B) {
 	bd := start(b, true, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })

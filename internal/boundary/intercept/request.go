@@ -10,15 +10,13 @@ import (
 	"net/http/httputil"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
 )
-
-// overrides are headers by which some servers let a request be one with another
-// method. What they name is judged as well.
-var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
 // handle judges one request and carries it.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
@@ -33,29 +31,42 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, why)
 		return
 	}
+	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
+	c := &carried{w: w}
+	defer c.finish()
+	stop := func(why error) {
+		cancel(why)
+		c.abort()
+	}
 	asked := []Request{}
-	for _, h := range overrides {
-		for _, m := range r.Header[h] {
-			asked = append(asked, Request{Method: strings.ToUpper(strings.TrimSpace(m)), Path: path})
-		}
+	other := others(r)
+	if len(other) > maxOverrides {
+		why := "the request asks to be one with more than two methods besides its own"
+		st.Refuse(st.protocol(r), r.Method, path, why)
+		refuse(w, r, why)
+		return
+	}
+	for _, m := range other {
+		asked = append(asked, Request{Method: m, Path: path})
 	}
 	// Last, since what it is given is for a request that is sent.
 	asked = append(asked, Request{Method: r.Method, Path: path, Header: r.Header, Proven: st.proven})
 	for _, q := range asked {
-		v, end := st.Begin(ctx, q, cancel)
+		v, t := st.Begin(ctx, q, stop)
 		if !v.Allow {
 			refuse(w, r, v.Why)
 			return
 		}
-		defer end()
+		defer t.End()
+		c.turn = t
 	}
-	r = r.WithContext(ctx)
-	if st.Take != nil && st.proven && st.Take(w, r, st.send) {
+	r = r.WithContext(context.WithValue(ctx, carriedKey{}, c))
+	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
 		return
 	}
-	if st.Answered != nil {
+	if c.turn.Answered != nil {
 		// An answer before the answer would pass who looks at answers. Nobody
 		// needs one to be right.
 		w = final{w}
@@ -125,6 +136,30 @@ func (st *state) fault(r *http.Request) string {
 	return ""
 }
 
+// unlist takes out of h the fields that it says are for the next hop alone (RFC 9110
+// §7.6.1), as whoever passes a request on must. Here it is done before the request is
+// judged: a client that lists a field could else have a secret taken out again that
+// was put there, and logged, since. What says how the connection is used stays for
+// who carries the request.
+func unlist(h http.Header) {
+	values := h["Connection"]
+	if len(values) == 0 {
+		return
+	}
+	var kept []string
+	for _, name := range strings.Split(strings.Join(values, ","), ",") {
+		name = strings.TrimSpace(name)
+		switch strings.ToLower(name) {
+		case "":
+		case "close", "keep-alive", "te", "upgrade":
+			kept = append(kept, name)
+		default:
+			h.Del(name)
+		}
+	}
+	h["Connection"] = kept
+}
+
 // framing reports whether name is almost that of a header that says where a body
 // ends. Nobody needs one, and a server that drops or replaces odd characters
 // would end the body elsewhere, and take the rest for one more request.
@@ -132,16 +167,7 @@ func framing(name string) bool {
 	if len(name) < len("Content-Length") || len(name) > 40 || name == "Content-Length" || name == "Transfer-Encoding" {
 		return false
 	}
-	letters := strings.Map(func(r rune) rune {
-		if 'A' <= r && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		if 'a' <= r && r <= 'z' {
-			return r
-		}
-		return -1
-	}, name)
-	return letters == "contentlength" || letters == "transferencoding"
+	return letters(name, "contentlength") || letters(name, "transferencoding")
 }
 
 // foreign says why authority is not the host of the connection. One that is not
@@ -183,16 +209,63 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 	}
 }
 
+// carried is a request on its way.
+type carried struct {
+	turn Turn
+
+	mu    sync.Mutex
+	w     http.ResponseWriter
+	begun bool // its answer has; guarded by mu
+	over  bool // w must not be used any more; guarded by mu
+}
+
+type carriedKey struct{}
+
+// carriedFor returns the request that r answers.
+func carriedFor(r *http.Response) *carried {
+	return r.Request.Context().Value(carriedKey{}).(*carried)
+}
+
+// begin says that what comes next is a part of the answer.
+func (c *carried) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+}
+
+// abort lets a write fail that waits for the client to read: it would not notice
+// that its request has ended. An answer that has not begun can still be another.
+func (c *carried) abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.begun && !c.over {
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Unix(1, 0)) // the connection is ended otherwise
+	}
+}
+
+// finish says that the handler returns.
+func (c *carried) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+}
+
 // A whole is a body whose end counts only while its request may go on. A host
 // that sees its connection end may close its answer in order, in the moment
 // before ours is gone, and the client would take a part for everything.
 type whole struct {
 	io.ReadCloser
 	ctx context.Context
+	c   *carried
 }
 
 // Read implements [io.Reader].
 func (b *whole) Read(p []byte) (int, error) {
+	// Before the look at ctx: who cancels it looks whether this has begun.
+	b.c.begin()
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
@@ -209,6 +282,9 @@ func keepTrailers(r *http.Response) error {
 	}
 	return nil
 }
+
+// Refuse answers, in a [Turn]'s Take, a request that is not allowed after all.
+func Refuse(w http.ResponseWriter, r *http.Request, why string) { refuse(w, r, why) }
 
 // refuse answers what is not allowed.
 func refuse(w http.ResponseWriter, r *http.Request, why string) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -29,26 +30,25 @@ type Presenter interface {
 	// in phase. It is asked for every connection and must be quick.
 	Interest(phase plan.Phase, host string, port uint16) Interest
 
-	// Present changes h, the header of a request that is about to be sent
+	// Present changes q.Header, that of a request which is about to be sent
 	// over verified TLS to the host that its connection, its server name
-	// and its authority name alike. It returns the names of the credentials
-	// that it put in, and why there are others that it could not.
-	Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string)
+	// and its authority name alike. It gives to proof what it puts in, before
+	// it does, and notes there what it cannot.
+	Present(ctx context.Context, phase plan.Phase, host string, port uint16, q intercept.Request, proof *Proof)
 
 	// Grants reports whether the credential name may be used in phase.
 	Grants(phase plan.Phase, name string) bool
 
 	// Take may answer a request in the place of the host; see
-	// [intercept.Session].
-	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool
+	// [intercept.Turn]. What it shows to the host it gives to proof before.
+	Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send, proof *Proof) bool
 }
 
 // An Observer is a Presenter that has to see what hosts answer.
 type Observer interface {
 	// Answered is told of the answer of a host to a request that its
-	// Presenter had to see, before the client gets it. It may put
-	// another body in the place of the one there is, which it then closes,
-	// and must not read it.
+	// Presenter had to see, before the client gets it and without the secrets
+	// that the request was given. It must change nothing and not read the body.
 	Answered(phase plan.Phase, host string, port uint16, r *http.Response)
 }
 
@@ -72,19 +72,12 @@ func (ps Presenters) Interest(phase plan.Phase, host string, port uint16) Intere
 }
 
 // Present implements [Presenter].
-func (ps Presenters) Present(ctx context.Context, phase plan.Phase, host string, port uint16, h http.Header) (names []string, missing string) {
-	var lacking []string
+func (ps Presenters) Present(ctx context.Context, phase plan.Phase, host string, port uint16, q intercept.Request, proof *Proof) {
 	for _, p := range ps {
-		if p.Interest(phase, host, port) == None {
-			continue
-		}
-		ns, m := p.Present(ctx, phase, host, port, h)
-		names = append(names, ns...)
-		if m != "" {
-			lacking = append(lacking, m)
+		if p.Interest(phase, host, port) != None {
+			p.Present(ctx, phase, host, port, q, proof)
 		}
 	}
-	return names, strings.Join(lacking, "; ")
 }
 
 // Grants implements [Presenter].
@@ -93,8 +86,8 @@ func (ps Presenters) Grants(phase plan.Phase, name string) bool {
 }
 
 // Take implements [Presenter].
-func (ps Presenters) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
-	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Take(phase, host, port, w, r, send) })
+func (ps Presenters) Take(phase plan.Phase, host string, port uint16, w http.ResponseWriter, r *http.Request, send intercept.Send, proof *Proof) bool {
+	return slices.ContainsFunc(ps, func(p Presenter) bool { return p.Take(phase, host, port, w, r, send, proof) })
 }
 
 // Answered implements [Observer].
@@ -136,45 +129,83 @@ func (p *Proxy) shows(f *flow, rules Rules) bool {
 	return false
 }
 
-// present gives an allowed request its proof and completes d. A phase that ends
-// meanwhile takes the request with it.
-func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q intercept.Request, v egress.Verdict, d *audit.Decision) egress.Verdict {
+// present gives an allowed request its proof and adds to t what its answer needs. A
+// phase that ends meanwhile takes the request with it. later says that the request is
+// logged when it is taken or is known not to be.
+func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q intercept.Request, v egress.Verdict, d *audit.Decision, t *intercept.Turn) (_ egress.Verdict, later bool) {
 	if p.Presenter == nil || !f.named || p.Presenter.Interest(rules.Phase, f.host, f.port) == None {
-		return v
+		return v, false
+	}
+	if why := p.unlogged(); why != "" && q.Proven {
+		v = egress.Verdict{Why: why}
+		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v, false
 	}
 	insist := false
 	if i, ok := p.Presenter.(Insister); ok {
 		insist = i.Insists(rules.Phase, f.host, f.port, q.Path)
 	}
+	observer, _ := p.Presenter.(Observer)
+	t.Answered = func(a *http.Response) {
+		r.proof.Answer(a)
+		if observer != nil {
+			observer.Answered(p.Rules().Phase, f.host, f.port, a)
+		}
+	}
 	switch {
 	case insist && !q.Proven:
 		v = egress.Verdict{Why: "tokens are exchanged there, which needs TLS whose client names the host"}
 		d.Rule, d.Source, d.Why = "", "", v.Why
-		return v
+		return v, false
 	case insist:
 		d.Why += "; the tokens that it issues stay at the boundary"
 	case !q.Proven:
 		d.Why += "; no credential is presented: only over TLS whose client names the host"
-		return v
+		return v, false
 	}
-	names, missing := p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q.Header)
-	if missing != "" {
-		d.Why += "; " + missing
-	}
-	d.Credential = strings.Join(names, ",")
-	if len(names) == 0 {
-		return v
-	}
-	f.mu.Lock()
-	r.names = names
-	f.mu.Unlock()
+	p.Presenter.Present(ctx, rules.Phase, f.host, f.port, q, r.proof)
 	// The phase may have ended before it was known what the request carries.
-	if now := p.Rules(); now.Phase != rules.Phase && !p.granted(now.Phase, names) {
-		d.Credential = ""
+	if names := r.proof.holds(); !p.granted(p.Rules().Phase, names) {
 		v = egress.Verdict{Why: notGranted(names)}
 		d.Rule, d.Source, d.Why = "", "", v.Why
+		return v, false
 	}
-	return v
+	t.Take = func(w http.ResponseWriter, a *http.Request, send intercept.Send) bool {
+		log := sync.OnceFunc(func() {
+			r.proof.complete(d)
+			p.Log(*d)
+		})
+		defer log() // an answer that breaks off panics
+		taken := p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, a, send, r.proof)
+		if !r.proof.Secrets().Empty() {
+			delete(a.Header, "Accept-Encoding") // so that what the answer repeats can be found
+		}
+		log()
+		if taken || d.Credential == "" {
+			return taken
+		}
+		// That line may have been the first that could not be written.
+		why := p.unlogged()
+		if why == "" {
+			return false
+		}
+		d.Verdict, d.Credential, d.Rule, d.Source, d.Why = audit.Deny, "", "", "", why
+		p.Log(*d)
+		intercept.Refuse(w, a, why)
+		return true
+	}
+	return v, true
+}
+
+// unlogged says why nothing may be presented now; empty if it may.
+func (p *Proxy) unlogged() string {
+	if p.Failing == nil {
+		return ""
+	}
+	if err := p.Failing(); err != nil {
+		return "no credential is presented while the decision log cannot be written: " + err.Error()
+	}
+	return ""
 }
 
 func (p *Proxy) granted(phase plan.Phase, names []string) bool {

@@ -6,7 +6,7 @@
 // on the host.
 //
 // Bytes are spliced unseen, but for one look: if the client begins with a TLS
-// ClientHello, the server name in it must be the name that was asked for. Where
+// ClientHello, there must be a server name in it, the one that was asked for. Where
 // only particular requests are allowed, package intercept carries the connection
 // instead.
 package proxy
@@ -55,6 +55,11 @@ type Proxy struct {
 	// Log is told of every decision. Required.
 	Log func(audit.Decision)
 
+	// Failing says why decisions cannot be logged now. While it does, nothing
+	// that could carry a proof passes: nobody would learn what it was used for.
+	// Nil: they always can.
+	Failing func() error
+
 	// Lookup resolves a name on the host. Nil asks the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 
@@ -99,8 +104,9 @@ type Proxy struct {
 	// keep-alive long before.
 	Idle time.Duration
 
-	own       ownAddrs
-	inspected atomic.Int64
+	own        ownAddrs
+	unresolved names // that only proxies of the host's network resolve
+	inspected  atomic.Int64
 
 	mu    sync.Mutex
 	flows map[*flow]struct{} // guarded by mu
@@ -131,9 +137,17 @@ type flow struct {
 // An upstream is the other side of a flow.
 type upstream struct {
 	net.Conn
-	f      *flow
-	to     netip.AddrPort
-	routed bool
+	f *flow
+	route
+}
+
+// A route is where a connection leads.
+type route struct {
+	to     netip.AddrPort // what was connected to, if it has an address
+	routed bool           // to is not what policy is about
+	via    string         // the proxy of the host's network that it goes through
+	behind []netip.Addr   // what a name resolves to that the proxy resolves again
+	unseen bool           // it does not resolve here
 }
 
 // Close implements [net.Conn].
@@ -146,8 +160,9 @@ func (u *upstream) Close() error {
 
 // A request is an HTTP request that is being carried.
 type request struct {
+	of           *flow
 	method, path string
-	names        []string // of the credentials it carries; guarded by flow.mu
+	proof        *Proof
 	cancel       func(error)
 	done         chan struct{}
 }
@@ -238,9 +253,15 @@ func (p *Proxy) Flows() int {
 	return len(p.flows)
 }
 
-// Rejudge puts every live connection to the rules in force, resets those that
-// they do not allow, and returns how many once none of these moves a byte any
-// more. Both ends of each learn of it at about the same time.
+// heed is how long requests that may not go on may take to end by themselves, all
+// of them together. Then their connections are ended: a client that takes no byte of
+// an answer could else hold one for as long as it likes.
+const heed = 3 * time.Millisecond
+
+// Rejudge puts every live connection and every request on one to the rules in
+// force, ends those that they do not allow, and returns how many connections it
+// reset once none of these moves a byte any more. Both ends of each learn of it at
+// about the same time. No client can make it wait.
 func (p *Proxy) Rejudge() int {
 	p.mu.Lock()
 	flows := make([]*flow, 0, len(p.flows))
@@ -261,25 +282,24 @@ func (p *Proxy) Rejudge() int {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
-	late := time.NewTimer(time.Second)
-	defer late.Stop()
-	await := func(done <-chan struct{}) bool {
-		select {
-		case <-done:
-			return true
-		case <-late.C: // a hook that does not heed its context; both sides are closed
-			return false
-		}
-	}
+	// Everything is cut before anything is waited for.
+	var ended []*request
+	var lines []audit.Decision
 	for _, f := range flows {
-		for _, r := range p.rejudgeRequests(rules, f) {
-			if !await(r.done) {
-				return len(cut)
-			}
+		rs, ds := p.rejudgeRequests(rules, f)
+		ended, lines = append(ended, rs...), append(lines, ds...)
+	}
+	soon, late := time.NewTimer(heed), time.NewTimer(time.Second)
+	defer soon.Stop()
+	defer late.Stop()
+	for _, r := range outlive(ended, soon.C) {
+		if r.of.end() {
+			cut, why = append(cut, r.of), append(why, egress.Verdict{Why: "a request on it may not go on, and its client holds it up"})
 		}
 	}
 	for _, f := range cut {
-		if !await(f.still) {
+		// Where there is no relay, both sides are closed already.
+		if f.relays() && !await(f.still, late.C) {
 			break
 		}
 	}
@@ -289,35 +309,63 @@ func (p *Proxy) Rejudge() int {
 	}
 	p.mu.Unlock()
 	tell()
-	for i, v := range why { // after the last cut: a log may be slow
+	// After the last cut: a log may be slow.
+	for i, v := range why {
 		p.logCut(rules, cut[i], v)
+	}
+	for _, d := range lines {
+		p.Log(d)
 	}
 	return len(cut)
 }
 
-// rejudgeRequests ends the requests of f that rules do not allow any more.
-func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request) {
+// outlive returns those of rs that are not done when late comes.
+func outlive(rs []*request, late <-chan time.Time) []*request {
+	for i, r := range rs {
+		if !await(r.done, late) {
+			return slices.DeleteFunc(rs[i:], func(r *request) bool {
+				select {
+				case <-r.done:
+					return true
+				default:
+					return false
+				}
+			})
+		}
+	}
+	return nil
+}
+
+// await reports whether done was closed before late came.
+func await(done <-chan struct{}, late <-chan time.Time) bool {
+	select {
+	case <-done:
+		return true
+	case <-late:
+		return false
+	}
+}
+
+// rejudgeRequests cancels the requests of f that rules do not allow any more, and
+// returns them with what is to be logged of each.
+func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request, lines []audit.Decision) {
 	f.mu.Lock()
 	live := slices.Collect(maps.Keys(f.requests))
-	carry := map[*request][]string{}
-	for _, r := range live {
-		carry[r] = r.names
-	}
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
-		if v.Allow && len(carry[r]) > 0 && !p.granted(rules.Phase, carry[r]) {
-			v = egress.Verdict{Why: notGranted(carry[r])}
+		if names := r.proof.holds(); v.Allow && !p.granted(rules.Phase, names) {
+			v = egress.Verdict{Why: notGranted(names)}
 		}
 		if v.Allow {
 			continue
 		}
 		r.cancel(&intercept.RefusedError{Why: v.Why})
 		ended = append(ended, r)
-		p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
+		lines = append(lines, audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
 			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})
 	}
-	return ended
+	return ended, lines
 }
 
 // request is f as a question about policy.
@@ -333,10 +381,21 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 	req := f.request(rules)
 	v := rules.Policy.Decide(req)
 	for _, u := range ups {
-		if v.Allow && !u.routed {
-			inspect := v.Inspect
-			v = rules.Policy.DecideAddr(req, u.to.Addr(), p.isOwn(u.to.Addr()))
-			v.Inspect = v.Inspect || inspect
+		behind := u.behind
+		if !u.routed {
+			behind = []netip.Addr{u.to.Addr()}
+		}
+		for _, a := range behind {
+			if v.Allow {
+				inspect := v.Inspect
+				v = rules.Policy.DecideAddr(req, a, p.isOwn(a))
+				v.Inspect = v.Inspect || inspect
+			}
+		}
+		if v.Allow && u.unseen {
+			if d, ok := rules.Policy.DeniesAddrs(req.Phase, req.Port); ok {
+				v = unjudged(req.Host, u.via, d)
+			}
 		}
 	}
 	if v.Allow && spliced && f.named && p.Presenter != nil && p.Presenter.Interest(rules.Phase, f.host, f.port) == All {
@@ -401,6 +460,13 @@ func (f *flow) stop(later <-chan struct{}) bool {
 	return true
 }
 
+// relays reports whether the bytes of f are moved by a relay.
+func (f *flow) relays() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.relayed
+}
+
 // until bounds reads from the client, unless f has been stopped.
 func (f *flow) until(t time.Time) {
 	f.mu.Lock()
@@ -420,14 +486,14 @@ func (f *flow) settle() {
 }
 
 // attach makes up another side of f, unless f has been cut meanwhile.
-func (f *flow) attach(up net.Conn, to netip.AddrPort, routed bool) *upstream {
+func (f *flow) attach(up net.Conn, r route) *upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cut {
 		reset(up)
 		return nil
 	}
-	u := &upstream{up, f, to, routed}
+	u := &upstream{up, f, r}
 	f.ups = append(f.ups, u)
 	return u
 }
@@ -506,7 +572,7 @@ func (p *Proxy) maxInspected() int64 {
 func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision, plain *intercept.Forward) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	up, dialled, routed, via, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
+	up, r, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary
@@ -519,16 +585,19 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 		p.Log(d)
 		return nil, err
 	}
-	u := f.attach(up, dialled, routed)
+	u := f.attach(up, r)
 	if u == nil {
 		return nil, net.ErrClosed
 	}
 	d.Verdict = audit.Allow
-	if dialled.IsValid() {
-		d.Dialled = dialled.String()
+	if r.to.IsValid() {
+		d.Dialled = r.to.String()
 	}
-	if via != "" {
-		d.Why += "; through the proxy " + via
+	if r.via != "" {
+		d.Why += "; through the proxy " + r.via
+	}
+	if r.unseen {
+		d.Why += ", which alone resolves the name: its addresses are not judged"
 	}
 	p.Log(d)
 	// The rules may have changed while the address was being dialled, when
@@ -554,48 +623,50 @@ func (r *refusal) Error() string { return r.text }
 
 // connect finds the address behind an allowed request and dials it. Every
 // answer of the lookup is judged; only those that pass are dialled. A name that is
-// reached through a proxy of the host's network, via, is resolved there.
-func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool, plain *intercept.Forward) (up net.Conn, to netip.AddrPort, routed bool, via string, err error) {
+// reached through a proxy of the host's network is resolved there again, so there
+// every answer has to pass.
+func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, named bool, plain *intercept.Forward) (up net.Conn, r route, err error) {
 	dial := p.Dial
 	if dial == nil {
 		dial = hostDial
 	}
 	if v := rules.Policy.Decide(req); v.Service != nil {
 		if p.Service == nil {
-			return nil, to, false, "", &refusal{"this boundary has no services", v}
+			return nil, r, &refusal{"this boundary has no services", v}
 		}
 		if up, err = p.Service(ctx, *v.Service); err == nil {
-			to = remote(up)
+			r.to = remote(up)
 		}
-		return up, to, true, "", err
+		r.routed = true
+		return up, r, err
+	}
+	if to, ok := rules.Routes.to(req.Host, req.Port); ok && named {
+		up, err = dial(ctx, to)
+		return up, route{to: to, routed: true}, err
+	}
+	name, through := p.upstream(req, plain)
+	if name != "" && named {
+		r = route{routed: true, via: name}
+		if r.behind, err = p.behind(ctx, rules, req, name); err != nil {
+			return nil, r, err
+		}
+		r.unseen = len(r.behind) == 0
+		if up, err = through(ctx); err == nil {
+			r.to = remote(up)
+		}
+		return up, r, err
 	}
 	var addrs []netip.Addr
-	if !named {
+	if named {
+		if addrs, err = p.lookup(ctx, req.Host); err != nil {
+			return nil, r, err
+		}
+	} else {
 		a, err := netip.ParseAddr(req.Host)
 		if err != nil {
-			return nil, to, false, "", err
+			return nil, r, err
 		}
 		addrs = []netip.Addr{a}
-	} else if to, ok := rules.Routes.to(req.Host, req.Port); ok {
-		up, err = dial(ctx, to)
-		return up, to, true, "", err
-	} else if name, through := p.upstream(req, plain); name != "" {
-		if up, err = through(ctx); err == nil {
-			to = remote(up)
-		}
-		return up, to, true, name, err
-	} else {
-		lookup := p.Lookup
-		if lookup == nil {
-			lookup = hostLookup
-		}
-		if addrs, err = lookup(ctx, req.Host); err != nil {
-			var nx *net.DNSError
-			if errors.As(err, &nx) && nx.IsNotFound {
-				return nil, to, false, "", fmt.Errorf("%s does not resolve", req.Host)
-			}
-			return nil, to, false, "", fmt.Errorf("lookup of %s: %w", req.Host, err)
-		}
 	}
 	var good []netip.AddrPort
 	var why error
@@ -604,29 +675,37 @@ func (p *Proxy) connect(ctx context.Context, rules Rules, req egress.Request, na
 			break
 		}
 		a = a.Unmap()
-		v := rules.Policy.DecideAddr(req, a, p.isOwn(a))
-		if v.Allow {
+		if err := p.judgeAddr(rules, req, named, a); err == nil {
 			good = append(good, netip.AddrPortFrom(a, req.Port))
 		} else if why == nil {
-			text := v.Why
-			if named {
-				text = fmt.Sprintf("%s resolves to %s: %s", req.Host, a, v.Why)
-			}
-			why = &refusal{text, v}
+			why = err
 		}
 	}
 	if len(good) == 0 {
 		if why == nil {
 			why = fmt.Errorf("%s has no address", req.Host)
 		}
-		return nil, to, false, "", why
+		return nil, r, why
 	}
-	if name, through := p.upstream(req, plain); !named && name != "" {
+	if name != "" {
 		up, err = through(ctx)
-		return up, good[0], false, name, err
+		return up, route{to: good[0], via: name}, err
 	}
-	up, to, err = race(ctx, good, dial)
-	return up, to, false, "", err
+	up, r.to, err = race(ctx, good, dial)
+	return up, r, err
+}
+
+// judgeAddr says why a must not be connected to for req.
+func (p *Proxy) judgeAddr(rules Rules, req egress.Request, named bool, a netip.Addr) error {
+	v := rules.Policy.DecideAddr(req, a, p.isOwn(a))
+	if v.Allow {
+		return nil
+	}
+	text := v.Why
+	if named {
+		text = fmt.Sprintf("%s resolves to %s: %s", req.Host, a, v.Why)
+	}
+	return &refusal{text, v}
 }
 
 // remote is the other end of c, if it has an address.
@@ -752,7 +831,10 @@ func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
 		switch {
 		case err != nil:
 			why = fmt.Sprintf("unreadable ClientHello: %v", err)
-		case sni != "" && !strings.EqualFold(sni, f.host):
+		case sni == "":
+			// Whatever else the server has at its address could be meant.
+			why = "the TLS client names no server (SNI)"
+		case !strings.EqualFold(sni, f.host):
 			why = fmt.Sprintf("TLS server name %q is not the name that was asked for", sni)
 		}
 		if why != "" {

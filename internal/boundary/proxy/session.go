@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/http"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
@@ -17,21 +16,13 @@ func (p *Proxy) session(f *flow) *intercept.Session {
 		Client: f.client, Host: f.host, Port: f.port,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f, nil) },
 		Forward: p.forward(f),
-		Begin: func(ctx context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, func()) {
+		Begin: func(ctx context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
 			return p.begin(ctx, f, r, cancel)
 		},
 		Refuse: func(protocol, method, path, why string) {
 			p.Log(audit.Decision{Phase: p.Rules().Phase, Kind: kindOf(method), Verdict: audit.Deny, Host: f.host, Port: f.port,
 				Protocol: protocol, Method: method, Path: path, Why: why})
 		},
-	}
-	if p.Presenter != nil && f.named {
-		s.Take = func(w http.ResponseWriter, r *http.Request, send intercept.Send) bool {
-			return p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, r, send)
-		}
-	}
-	if o, ok := p.Presenter.(Observer); ok && f.named {
-		s.Answered = func(r *http.Response) { o.Answered(p.Rules().Phase, f.host, f.port, r) }
 	}
 	return s
 }
@@ -65,8 +56,13 @@ func (p *Proxy) dialInspected(ctx context.Context, f *flow, plain *intercept.For
 
 // begin judges a request of f and, if it is allowed, lets a change of the rules
 // end it. What is allowed gets the proof that is presented to its host.
-func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error)) (egress.Verdict, func()) {
-	r := &request{method: q.Method, path: q.Path, cancel: cancel, done: make(chan struct{})}
+func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
+	r := &request{of: f, method: q.Method, path: q.Path, done: make(chan struct{})}
+	r.proof = NewProof(func(name string) bool { return p.Presenter.Grants(p.Rules().Phase, name) })
+	r.cancel = func(why error) {
+		r.proof.Revoke()
+		cancel(why)
+	}
 	// As with flows: a change either finds the request or is seen by it.
 	f.mu.Lock()
 	if f.requests == nil {
@@ -74,24 +70,27 @@ func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel 
 	}
 	f.requests[r] = struct{}{}
 	f.mu.Unlock()
-	end := func() {
+	t := intercept.Turn{End: func() {
 		f.mu.Lock()
 		delete(f.requests, r)
 		f.mu.Unlock()
 		close(r.done)
-	}
+	}}
 	rules := p.Rules()
 	v := rules.Policy.DecideRequest(f.request(rules), q.Method, q.Path)
 	d := audit.Decision{Phase: rules.Phase, Kind: audit.Request, Verdict: audit.Allow, Host: f.host, Port: f.port, Protocol: "http",
 		Method: q.Method, Path: q.Path, Rule: v.Rule, Source: v.Source, Why: v.Why}
+	later := false
 	if v.Allow && q.Header != nil {
-		v = p.present(ctx, f, r, rules, q, v, &d)
+		v, later = p.present(ctx, f, r, rules, q, v, &d, &t)
 	}
 	if !v.Allow {
 		d.Verdict = audit.Deny
-		end()
-		end = nil
+		t.End()
+		t = intercept.Turn{}
 	}
-	p.Log(d)
-	return v, end
+	if !later {
+		p.Log(d)
+	}
+	return v, t
 }

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/frontend"
 	"github.com/kitbox-dev/kitbox/kiterr"
+	"github.com/kitbox-dev/kitbox/spec/annotation"
 )
 
 const usage = `kit-builder builds Kits with a private BuildKit that starts when it is needed.
@@ -216,13 +216,6 @@ func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 		return err
 	}
 	r.Home, r.Context = *home, fs.Arg(0)
-	if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return fmt.Errorf("SOURCE_DATE_EPOCH=%s is not a number of seconds", s)
-		}
-		r.SourceDateEpoch = &n
-	}
 	if *request != "" {
 		in := stdin
 		if *request != "-" {
@@ -246,7 +239,14 @@ func build(ctx context.Context, stamp frontend.Builder, fs *flag.FlagSet, home *
 		return err
 	}
 	r.Frontend = stamp
-	res, err := builder.Build(ctx, r, show)
+	var res *builder.Result
+	epoch, err := annotation.ParseEpoch(os.Getenv("SOURCE_DATE_EPOCH"))
+	if err == nil {
+		if r.SourceDateEpoch == nil {
+			r.SourceDateEpoch = epoch // a request comes with the environment of whoever makes it
+		}
+		res, err = builder.Build(ctx, r, show)
+	}
 	if err == nil {
 		return writeJSON(stdout, document{Result: res})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/frontend"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A builder that is asked to stay for less than no time stayed for the default.
@@ -22,6 +23,18 @@ func TestABuilderLastsNoNegativeTime(t *testing.T) {
 		var out, errs bytes.Buffer
 		status := Main(frontend.Builder{}, strings.Fields(c.args), strings.NewReader(c.in), &out, &errs)
 		if status == 0 || !strings.Contains(out.String()+errs.String(), c.want) || strings.Count(errs.String(), "\n") > 1 {
+			t.Errorf("%s: status %d, %q, %q", c.args, status, &out, &errs)
+		}
+	}
+}
+
+// A time that is none is said where a request's answer is looked for, too.
+func TestATimeThatIsNoneIsRefused(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "soon")
+	for _, c := range []struct{ args, in string }{{"build .", ""}, {"build --request -", `{"context":"."}`}} {
+		var out, errs bytes.Buffer
+		status := Main(frontend.Builder{}, strings.Fields(c.args), strings.NewReader(c.in), &out, &errs)
+		if status != kiterr.StatusRefused || !strings.Contains(out.String(), `"error":`) || !strings.Contains(out.String(), "no number of seconds since 1970") {
 			t.Errorf("%s: status %d, %q, %q", c.args, status, &out, &errs)
 		}
 	}

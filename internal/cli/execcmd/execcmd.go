@@ -41,11 +41,12 @@ TERM or HUP, or at a second one, what is left of them is ended. With -d, COMMAND
 runs on by itself, and exec prints an id once it has started: "kitbox logs NAME ID"
 shows what it prints, and "kitbox job" the others.
 
-The status is 125 when COMMAND was not started, whatever the reason.
+The status is 125 when COMMAND was not started, whatever the reason: mistakes in
+exec's own arguments are one.
 
 A file given with --env-file has a NAME=VALUE in each line; one with a NAME alone
-takes the value of this machine's variable, and one that begins with # is a
-comment. -e comes over it.`,
+takes the value of this machine's variable, if it is set, and one that begins with #
+is a comment. -e comes over it.`,
 		Example: `  kitbox exec t -- cat /time.txt
   kitbox exec -it t -- bash
   tar c . | kitbox exec -i t -- tar x -C /tmp
@@ -53,21 +54,23 @@ comment. -e comes over it.`,
   kitbox logs -f t $(kitbox exec -d t -- make test)`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || args[1] == "--" && len(args) < 3 {
-				return argument.Mistake(cmd, "exec takes the NAME of a sandbox and a COMMAND")
+				return notDone(argument.Mistake(cmd, "exec takes the NAME of a sandbox and a COMMAND"))
 			}
 			if strings.HasPrefix(args[1], "-") && args[1] != "--" {
-				return argument.Mistake(cmd, "%s: options of exec stand before NAME, the command after --", args[1])
+				return notDone(argument.Mistake(cmd, "%s: options of exec stand before NAME, the command after --", args[1]))
 			}
 			return nil
 		},
 		ValidArgsFunction: e.Names,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			// What ran has a status, which stays as it is.
+			defer func() { err = notDone(err) }()
 			if err := s.Check(cmd, e); err != nil {
 				return err
 			}
 			sb, err := e.Runtime.Open(cmd.Context(), args[0])
 			if err != nil {
-				return notDone(err)
+				return err
 			}
 			c.Args = args[1:]
 			if c.Args[0] == "--" {
@@ -91,9 +94,10 @@ comment. -e comes over it.`,
 				return detach(e, cmd, &s, sb, &c)
 			}
 			res, err := s.Run(cmd.Context(), e, sb, &c)
-			return result(res, notDone(err))
+			return result(res, err)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return notDone(argument.Mistake(cmd, "%v", err)) })
 	// What follows the name belongs to the command, dashes and all.
 	cmd.Flags().SetInterspersed(false)
 	s.Flags(cmd, false)
@@ -124,12 +128,12 @@ func (e *notDoneError) Error() string        { return e.err.Error() }
 func (e *notDoneError) Is(target error) bool { return target == kiterr.ErrCannotExec }
 
 // own gives variables that are named without a value those of this program, and
-// leaves out what it does not have.
+// leaves out what it does not have. One that is set to nothing is had.
 func own(e *world.Env, vars []string) (out []string) {
 	for _, kv := range vars {
 		if !strings.Contains(kv, "=") && option.IsVariable(kv) {
-			v := e.Variable(kv)
-			if v == "" {
+			v, set := e.Lookup(kv)
+			if !set {
 				continue
 			}
 			kv += "=" + v
@@ -155,12 +159,12 @@ func envFile(e *world.Env, file string) ([]string, error) {
 		}
 		line = strings.TrimLeft(line, " \t")
 		name, _, ok := strings.Cut(line, "=")
-		if name == "" || strings.ContainsAny(name, " \t\x00") {
-			return nil, fmt.Errorf("%s, line %d: %q is no name of a variable", file, n, name)
+		if !option.IsVariable(name) {
+			return nil, fmt.Errorf("%s, line %d: %q is no name of a variable: use letters, digits and '_', and no digit first", file, n, name)
 		}
 		if !ok {
-			v := e.Variable(name)
-			if v == "" {
+			v, set := e.Lookup(name)
+			if !set {
 				continue
 			}
 			line = name + "=" + v

@@ -14,6 +14,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/cli/stream"
 	"github.com/kitbox-dev/kitbox/internal/cli/summary"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -99,10 +100,12 @@ func detach(e *world.Env, cmd *cobra.Command, s *stream.Streams, sb sandbox.Sand
 	}
 	id, err := d.Detach(cmd.Context(), c)
 	if err != nil {
-		return notDone(err)
+		return err
 	}
-	_, err = fmt.Fprintln(e.Stdout, id)
-	return err
+	if _, err = fmt.Fprintln(e.Stdout, id); err != nil {
+		return fmt.Errorf("job %s runs, but its id could not be written: %w: %w", id, err, kiterr.ErrLost)
+	}
+	return nil
 }
 
 // Job makes "kitbox job".

@@ -20,7 +20,7 @@ func Recreate(e *world.Env) *cobra.Command {
 	var (
 		kits, args, env            []string
 		approve, privileged, quiet bool
-		when                       string
+		when, net                  string
 		passthrough                bool
 		lock                       lockfile.Choice
 	)
@@ -65,6 +65,12 @@ granted (status 3, with what is new), unless --approve is given.`,
 					o.Kits[i], _ = lockfile.Spelled(o.Lock, ref)
 				}
 			}
+			if _, err = option.BuildNetwork(cmd, net); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("build-network") {
+				o.BuildNetwork = net // none is an answer, too
+			}
 			if o.Args, err = option.Pairs(cmd, "--arg", args); err != nil {
 				return err
 			}
@@ -94,6 +100,9 @@ granted (status 3, with what is new), unless --approve is given.`,
 	option.Repeated(cmd, &args, "arg", "", "`N=VALUE` for the arg N (repeatable)")
 	option.Repeated(cmd, &env, "env", "", "`N=VALUE` for the variable N (repeatable)")
 	option.PullVar(cmd, &when, "always")
+	option.BuildNetworkVar(cmd, &net)
+	f.Lookup("build-network").Usage += " (default: as when the\nsandbox was made; for a KIT and a lock that it was not made of: none)"
+	f.Lookup("build-network").DefValue = "" // which would be said instead
 	f.BoolVar(&approve, "approve", false, "approve what the sandbox was not granted before")
 	f.BoolVar(&privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.BoolVar(&passthrough, "allow-passthrough", false, creation.PassthroughHelp)

@@ -122,6 +122,9 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 	for _, p := range i.HostPorts {
 		line("host port", summary.HostPort(p))
 	}
+	for _, u := range i.GPUs {
+		line("gpu", summary.GPU(u))
+	}
 	if text := idle(i, time.Now()); text != "" {
 		line("idle", text)
 	}

@@ -46,7 +46,9 @@ are the command and the workload is not started.
 
 What the Kits were granted is shown on stderr first, and what was refused on
 the way is shown at the end; stdout carries only what the command prints. The
-sandbox is stopped when the command ends, and kept unless --rm is given.`,
+sandbox is stopped when the command ends, and kept unless --rm is given. With --rm
+and --clone, what only the clone has is listed before it goes; when that cannot be done
+the sandbox is kept.`,
 		Example: `  kitbox run ./examples/hello
   kitbox run --rm ./examples/hello . -- there
   kitbox run --mask '.env*' -v ~/data:/data:ro ./examples/hello .
@@ -66,7 +68,10 @@ sandbox is stopped when the command ends, and kept unless --rm is given.`,
 			if err != nil {
 				return err
 			}
-			o.Ephemeral = rm
+			// What only a clone has must not go before it was seen, and an ephemeral
+			// sandbox cannot be kept.
+			o.Passing = rm && o.WorkspaceMode == sandbox.WorkspaceCloned
+			o.Ephemeral = rm && !o.Passing
 			c := &sandbox.Cmd{Args: rest, Workload: !command}
 			return runOnce(cmd.Context(), e, o, c, s, m.Quiet)
 		},
@@ -159,7 +164,7 @@ func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sand
 		cancel()
 	}
 	put := putAway(ctx, e, o, sb)
-	if !quiet && !o.Ephemeral && put == nil {
+	if !quiet && !o.Ephemeral && !o.Passing && put == nil {
 		fmt.Fprintf(e.Stderr, "kitbox: %s is kept: \"kitbox attach %s\" runs it again, \"kitbox rm %s\" removes it\n", sb.Name(), sb.Name(), sb.Name())
 	}
 	if err != nil {
@@ -177,17 +182,24 @@ func runOnce(ctx context.Context, e *world.Env, o sandbox.CreateOptions, c *sand
 // putAway removes or stops sb, which must be done although the command was
 // interrupted.
 func putAway(ctx context.Context, e *world.Env, o sandbox.CreateOptions, sb sandbox.Sandbox) error {
+	gone := o.Ephemeral
+	var unseen error
+	if o.Passing {
+		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		u, err := sandbox.FindUnsaved(bound, sb)
+		cancel()
+		if gone = err == nil; !gone {
+			unseen = fmt.Errorf("%s is kept in spite of --rm, since what only its clone has cannot be listed: %w; 'kitbox workspace unsaved %s' tries again, and 'kitbox rm --force %s' removes it", sb.Name(), err, sb.Name(), sb.Name())
+		} else if !u.Empty() {
+			fmt.Fprintf(e.Stderr, "kitbox: gone with %s, since --rm was given:\n%s", sb.Name(), summary.Unsaved(u, "  "))
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	if o.Ephemeral {
-		if o.WorkspaceMode == sandbox.WorkspaceCloned {
-			if u, err := sandbox.FindUnsaved(ctx, sb); err == nil && !u.Empty() {
-				fmt.Fprintf(e.Stderr, "kitbox: gone with %s, since --rm was given:\n%s", sb.Name(), summary.Unsaved(u, "  "))
-			}
-		}
+	if gone {
 		return sb.Remove(ctx)
 	}
-	return sb.Stop(ctx, sandbox.StopOptions{IfIdle: true})
+	return errors.Join(unseen, sb.Stop(ctx, sandbox.StopOptions{IfIdle: true}))
 }
 
 // Create makes "kitbox create".

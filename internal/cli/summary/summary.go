@@ -84,7 +84,7 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("route", r.Name+" dials "+r.Addr)
 	}
 	if len(g.Proxies) > 0 {
-		line("proxy", strings.Join(g.Proxies, ", ")+", by which this machine reaches the outside")
+		line("proxy", strings.Join(g.Proxies, ", ")+", by which this machine reaches the outside; names are resolved there, and addresses judged only where they resolve here too")
 	}
 	for _, s := range g.Storage {
 		text := s.Path
@@ -141,6 +141,12 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 		}
 		line("limit", text)
 	}
+	for _, u := range g.GPUs {
+		line("gpu", GPU(u)+"; asked for as "+u.Asked+" by "+strings.Join(u.Kits, ", "))
+		for _, n := range u.Notes {
+			line("gpu", u.Name+": "+n)
+		}
+	}
 	if g.Workspace != nil {
 		workspaceLines(line, g.Workspace)
 	}
@@ -173,6 +179,9 @@ func Plan(w io.Writer, g *sandbox.Plan, prefix string) {
 		line("warning", w)
 	}
 }
+
+// GPU says which one u is, and by what nodes it is used.
+func GPU(u sandbox.GPU) string { return u.Name + " (" + strings.Join(u.Devices, ", ") + ")" }
 
 // HookList is what the list of hooks of a phase is called where Kits declare it.
 func HookList(phase string) string {

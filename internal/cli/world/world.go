@@ -23,7 +23,10 @@ type Env struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
-	Getenv func(string) string // nil: an empty environment
+
+	// LookupEnv returns a variable of the environment, and whether it is set.
+	// Nil: an empty environment.
+	LookupEnv func(string) (string, bool)
 
 	Version string
 
@@ -35,10 +38,17 @@ type Env struct {
 
 // Variable is the value of an environment variable; empty when it is not set.
 func (e *Env) Variable(name string) string {
-	if e.Getenv == nil {
-		return ""
+	v, _ := e.Lookup(name)
+	return v
+}
+
+// Lookup is the value of an environment variable, and whether it is set: to nothing,
+// perhaps.
+func (e *Env) Lookup(name string) (string, bool) {
+	if e.LookupEnv == nil {
+		return "", false
 	}
-	return e.Getenv(name)
+	return e.LookupEnv(name)
 }
 
 // OnSandbox is the work of a command whose first argument is the name of a sandbox: f,

@@ -148,6 +148,58 @@ var contentChecks = []check{
 		}
 		return owner(source+"/new", host, host+1)
 	}},
+	{"what others make in a bind with an owner map is its owner's once the machine has stopped", func(x *trial) error {
+		// Where ids are not shifted, the owner is the user who runs this, as the machine's root.
+		o, stranger := plan.OwnerMap{HostUID: 4321, HostGID: 4322, MachineUID: 1000, MachineGID: 1000}, 1_299_999_999
+		if x.s.Machine.IDMap.IsIdentity() {
+			o, stranger = plan.OwnerMap{}, 0
+		}
+		source := x.scratch + "/w"
+		if err := os.Mkdir(source, 0o777); err != nil {
+			return err
+		}
+		for _, f := range []string{"own", "theirs", "beside"} {
+			if err := os.WriteFile(source+"/"+f, nil, 0o666); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(os.Chmod(source, 0o777), os.Chown(source, int(o.HostUID), int(o.HostGID)), os.Chown(source+"/own", int(o.HostUID), int(o.HostGID)),
+			os.Chown(source+"/theirs", 0, 0), os.Chown(source+"/beside", stranger, stranger)); err != nil {
+			return err
+		}
+		m := x.machine()
+		mt := bind(source, "/w")
+		mt.Owner = &o
+		m.Mounts = append(m.Mounts, mt)
+		cl, err := x.up(m)
+		if err != nil {
+			return err
+		}
+		if err := x.want(cl, "cd /w && mkdir -p d/e && echo x >d/e/f && chmod 4755 d/e/f && ln -s /etc/passwd d/l && mkfifo d/p && stat -c '%u %g' d/e/f && chown 9:50 own && stat -c '%u %g' own", "0 0\n9 50"); err != nil {
+			return err
+		}
+		// What is somebody else's outside is nobody's inside, for root too.
+		if stranger > 0 {
+			if err := errors.Join(x.fails(cl, "chown 0 /w/theirs"), x.fails(cl, "chown 1000 /w/beside")); err != nil {
+				return err
+			}
+		}
+		if out, code, err := x.as(cl, 7, "touch /w/seven && stat -c %u /w/seven"); err != nil || code != 0 || out != "7" {
+			return fmt.Errorf("as another user: status %d, %q, %v", code, out, err)
+		}
+		if err := x.d.Stop(x.ctx, m.ID, 0); err != nil {
+			return err
+		}
+		for _, f := range []string{"", "/d", "/d/e", "/d/e/f", "/d/l", "/d/p", "/own", "/seven"} {
+			if err := owner(source+f, o.HostUID, o.HostGID); err != nil {
+				return err
+			}
+		}
+		if st, err := os.Lstat(source + "/d/e/f"); err != nil || st.Mode() != 0o755 && stranger > 0 {
+			return fmt.Errorf("a program that was to run as root is one with mode %v, %v", st.Mode(), err)
+		}
+		return errors.Join(owner(source+"/theirs", 0, 0), owner(source+"/beside", uint32(stranger), uint32(stranger)))
+	}},
 	{"a read-only mount cannot be written, by root neither", func(x *trial) error {
 		source := x.scratch + "/ro"
 		if err := os.Mkdir(source, 0o777); err != nil {

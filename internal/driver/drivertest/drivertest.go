@@ -72,6 +72,7 @@ func checks() []check {
 	all = append(all, contentChecks...)
 	all = append(all, coverChecks...)
 	all = append(all, limitChecks...)
+	all = append(all, deviceChecks...)
 	return append(all, isolationChecks...)
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,6 +278,13 @@ func breakages() map[string]broken {
 				m.Mounts[i].Owner = nil
 			}
 		}},
+		"what others make in a bind with an owner map is its owner's once the machine has stopped": {stop: func(d D, ctx C, id string, grace time.Duration) error {
+			old, err := d.List(ctx)
+			if err != nil || len(old) == 0 {
+				return err
+			}
+			return syscall.Kill(old[0].PID, syscall.SIGKILL)
+		}},
 		"a read-only mount cannot be written, by root neither": {alter: func(m *plan.Machine) {
 			for i := range m.Mounts {
 				m.Mounts[i].ReadOnly = false
@@ -320,6 +328,15 @@ func breakages() map[string]broken {
 			}
 			return ms
 		}},
+
+		"a device of the plan is there for everybody, and no other is": {alter: func(m *plan.Machine) {
+			m.Devices = append(slices.Clone(m.Devices), plan.Device{Source: "/dev/zero", Path: "/dev/accel/card1"})
+		}},
+		"a device cannot be changed, nor written to if it is to be read": {alter: func(m *plan.Machine) {
+			m.Devices = slices.Clone(m.Devices)
+			m.Devices[1].ReadOnly = false
+		}},
+		"a device that is gone refuses the start, or is reported if it is optional": {alter: func(m *plan.Machine) { m.Devices = nil }},
 
 		"commands run with the system call filter and without new privileges": {exec: instead("Seccomp", `printf 'NoNewPrivs:\t1\nSeccomp:\t0\n'`)},
 		"the filter forbids what it is known for":                             {exec: instead("unshare -U", "true")},

@@ -18,27 +18,46 @@ import (
 // Shift returns a user namespace with the map m, which is not the identity.
 // guest is the path of kit-guest. The namespace exists as long as the file.
 func Shift(guest string, m plan.IDMap) (*os.File, error) {
-	one := syscall.SysProcIDMap{ContainerID: 0, HostID: int(m.Base), Size: int(m.Size)}
+	one := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(m.Base), Size: int(m.Size)}}
 	return hold(guest, one, one)
 }
 
 // Owner returns a user namespace that maps the host's user and group of o to
-// the machine's, whose ids begin at base, and nothing else.
-func Owner(guest string, o *plan.OwnerMap, base uint32) (*os.File, error) {
-	return hold(guest,
-		syscall.SysProcIDMap{ContainerID: int(o.HostUID), HostID: int(base + o.MachineUID), Size: 1},
-		syscall.SysProcIDMap{ContainerID: int(o.HostGID), HostID: int(base + o.MachineGID), Size: 1})
+// those of the machine, whose ids are m. The machine's other ids stay what they are
+// outside, where nobody else has them: without that, a file that one of them makes
+// would have no owner, and making it fails with EOVERFLOW. No two ids of a machine can be one
+// of the host: the kernel wants maps that can be read both ways. Whoever owns the
+// directory gets such files from internal/driver/owners.
+func Owner(guest string, o *plan.OwnerMap, m plan.IDMap) (*os.File, error) {
+	return hold(guest, tied(o.HostUID, o.MachineUID, m), tied(o.HostGID, o.MachineGID, m))
+}
+
+// tied maps host to the machine's id, and to themselves the machine's other ids as the
+// host has them, but for host, should it be one of them.
+func tied(host, id uint32, m plan.IDMap) []syscall.SysProcIDMap {
+	maps := []syscall.SysProcIDMap{{ContainerID: int(host), HostID: int(m.Base + id), Size: 1}}
+	from, end := int(m.Base), int(m.Base)+int(m.Size)
+	for _, hole := range []int{min(int(host), int(m.Base+id)), max(int(host), int(m.Base+id)), end} {
+		if hole < from || hole > end {
+			continue
+		}
+		if hole > from {
+			maps = append(maps, syscall.SysProcIDMap{ContainerID: from, HostID: from, Size: hole - from})
+		}
+		from = hole + 1
+	}
+	return maps
 }
 
 // hold makes a user namespace. It takes a process to make one with; this one
 // waits for the end of its stdin, which is the end of this function.
-func hold(guest string, uids, gids syscall.SysProcIDMap) (*os.File, error) {
+func hold(guest string, uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	cmd := exec.Command(guest, "hold")
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{uids},
-		GidMappings: []syscall.SysProcIDMap{gids},
+		UidMappings: uids,
+		GidMappings: gids,
 	}
 	in, err := cmd.StdinPipe()
 	if err != nil {

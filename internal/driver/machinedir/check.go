@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
@@ -52,6 +53,16 @@ func Check(m plan.Machine) error {
 			}
 		default:
 			bad("mount %s: unknown kind %q", mt.Path, mt.Kind)
+		}
+	}
+	for _, d := range m.Devices {
+		switch {
+		case !path.IsAbs(d.Source):
+			bad("device %s: source %q is not absolute", d.Path, d.Source)
+		case path.Clean(d.Path) != d.Path || !strings.HasPrefix(d.Path, "/dev/"):
+			bad("device %q: not a clean path below /dev", d.Path)
+		case inside.OwnDevice(d.Path):
+			bad("device %s: every machine has its own", d.Path)
 		}
 	}
 	for _, f := range m.Files {

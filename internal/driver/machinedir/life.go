@@ -11,6 +11,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/owners"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -103,7 +104,23 @@ func (l Life) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if err := m.Stop(ctx, grace); err != nil && l.Log != nil {
 		l.Log.Warn("guest did not shut down", "machine", m.ID, "err", err)
 	}
-	return l.Kill(m)
+	return l.kill(ctx, m)
+}
+
+// kill ends m, and then gives away what it made in directories of the host's.
+func (l Life) kill(ctx context.Context, m *Machine) error {
+	since, ran := m.begun()
+	if err := l.Kill(m); err != nil || !ran {
+		return err
+	}
+	p, err := m.Plan()
+	if err == nil {
+		err = owners.Return(ctx, p, since)
+	}
+	if err != nil && l.Log != nil {
+		l.Log.Warn("not all that was made belongs to whom it should", "machine", m.ID, "err", err)
+	}
+	return nil
 }
 
 // Remove removes a machine as [driver.Driver] says.
@@ -113,7 +130,7 @@ func (l Life) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	defer m.Unlock()
-	if err := l.Kill(m); err != nil {
+	if err := l.kill(ctx, m); err != nil {
 		return err
 	}
 	return m.Remove()

@@ -55,6 +55,16 @@ func (m *Machine) Listen() (*os.File, error) {
 	return f, nil
 }
 
+// begun returns when the last boot of m began, unless all that was left of it has been
+// cleared.
+func (m *Machine) begun() (time.Time, bool) {
+	st, err := os.Lstat(filepath.Join(m.Path, socketFile))
+	if err != nil {
+		return time.Time{}, false
+	}
+	return st.ModTime(), true
+}
+
 // Blame adds to err what the guest said when it broke.
 func (m *Machine) Blame(err error) error {
 	b, rerr := os.ReadFile(filepath.Join(m.Path, LogFile))

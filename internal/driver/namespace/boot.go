@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/child"
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
@@ -41,7 +43,12 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		return err
 	}
 	defer g.Close()
-	c, err := describe(p)
+	devices, missing, err := device.Take(p.Devices)
+	if err != nil {
+		return err
+	}
+	defer device.Close(devices)
+	c, err := describe(p, devices)
 	if err != nil {
 		return err
 	}
@@ -121,7 +128,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer ns.Close()
 	mp := mapping{ids: p.IDMap, machine: ns, guest: guest.Name()}
-	files, more, err := gather(p, m.Writable, mp)
+	files, more, err := gather(p, devices, m.Writable, mp)
 	if err != nil {
 		return err
 	}
@@ -133,7 +140,7 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 		}
 		files = append(files, empty...)
 	}
-	r.Unenforced = append(append(unenforced, more...), g.Blind()...)
+	r.Unenforced = slices.Concat(unenforced, missing, more, g.Blind())
 	if c.OneID {
 		r.Unenforced = append(r.Unenforced, "users: only root exists in the machine; install newuidmap (package uidmap) and give this user a range in /etc/subuid and /etc/subgid")
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
@@ -22,8 +23,9 @@ type mapping struct {
 	guest   string   // path of the guest's program, for owner maps
 }
 
-// describe turns a plan into what the guest is told.
-func describe(p plan.Machine) (*inside.Config, error) {
+// describe turns a plan, with the devices that are there, into what the guest is
+// told.
+func describe(p plan.Machine, devices []device.Node) (*inside.Config, error) {
 	caps := p.Capabilities
 	if len(caps) == 0 {
 		caps = inside.DefaultCapabilities()
@@ -31,6 +33,9 @@ func describe(p plan.Machine) (*inside.Config, error) {
 	c := &inside.Config{
 		Hostname: p.Hostname, Layers: len(p.Layers), Capabilities: caps,
 		OneID: oneID(p.IDMap), Volatile: p.Volatile, Cgroup2: cgroup.System{}.Unified(), Locked: slices.Contains(caps, "CAP_SYS_ADMIN"),
+	}
+	for _, d := range devices {
+		c.Mounts = append(c.Mounts, inside.Mount{Path: d.Path, Bind: true, File: true, ReadOnly: true})
 	}
 	for _, m := range p.Mounts {
 		im := inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly, Size: m.SizeBytes, Mode: m.Mode, UID: m.UID, GID: m.GID}
@@ -62,7 +67,7 @@ func describe(p plan.Machine) (*inside.Config, error) {
 
 // gather takes the mounts that go with a description, in its order. The caller
 // closes the files.
-func gather(p plan.Machine, writable func() (*os.File, error), mp mapping) (files []*os.File, unenforced []string, err error) {
+func gather(p plan.Machine, devices []device.Node, writable func() (*os.File, error), mp mapping) (files []*os.File, unenforced []string, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -95,6 +100,9 @@ func gather(p plan.Machine, writable func() (*os.File, error), mp mapping) (file
 		return files, nil, err
 	}
 	files = append(files, w)
+	for _, d := range devices {
+		files = append(files, d.Mount)
+	}
 	for _, m := range p.Mounts {
 		if m.Kind != plan.MountBind && m.Kind != plan.MountImage {
 			continue
@@ -147,7 +155,7 @@ func addBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, mp mapping, add,
 		}
 		return note, add(m.Source, attr)
 	}
-	ns, err := idmap.Owner(mp.guest, o, ids.Base)
+	ns, err := idmap.Owner(mp.guest, o, ids)
 	if err != nil {
 		return "", err
 	}

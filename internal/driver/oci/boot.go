@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/guard"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
@@ -73,12 +74,19 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	}
 	defer log.Close()
 
+	devices, missing, err := device.Take(p.Devices)
+	if err != nil {
+		return err
+	}
+	defer device.Close(devices)
+	r.Unenforced = append(r.Unenforced, missing...)
 	st, err := gather(p, m.Writable, guest.Name())
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	told, err := tell(p)
+	st.devices = devices
+	told, err := tell(p, devices)
 	if err != nil {
 		return err
 	}
@@ -124,8 +132,11 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 
 // tell returns what the guest reads before it serves: the files to write, and the
 // mounts to lock. It is in memory, since nobody needs it afterwards.
-func tell(p plan.Machine) (*os.File, error) {
+func tell(p plan.Machine, devices []device.Node) (*os.File, error) {
 	c := &inside.Config{Locked: lockable(p)}
+	for _, d := range devices {
+		c.Mounts = append(c.Mounts, inside.Mount{Path: d.Path, ReadOnly: true})
+	}
 	for _, m := range p.Mounts {
 		c.Mounts = append(c.Mounts, inside.Mount{Path: m.Path, ReadOnly: m.ReadOnly || len(m.Covers) > 0})
 	}

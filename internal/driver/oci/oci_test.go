@@ -64,3 +64,21 @@ func TestPromises(t *testing.T) {
 		})
 	}
 }
+
+// The mounts of a runtime's process are nobody else's: not those of the main thread
+// either, which is what /proc/self shows and which does not end.
+func TestPrivateMountsLeaveTheProcessAlone(t *testing.T) {
+	needs.Root(t, "only root makes mount namespaces")
+	before, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if err := privately(nil, func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := os.Readlink("/proc/self/ns/mnt"); after != before || err != nil {
+			t.Fatalf("this process is in %s now, and was in %s (%v)", after, before, err)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/kitbox-dev/kitbox/internal/driver/cgroup"
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -54,7 +55,7 @@ func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spe
 				{Type: specs.CgroupNamespace},
 			},
 			CgroupsPath:   "/kitbox/" + group,
-			Resources:     resources(l),
+			Resources:     resources(l, st.devices),
 			MaskedPaths:   inside.Masked(),
 			ReadonlyPaths: inside.ReadOnly(),
 			Sysctl:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
@@ -74,6 +75,9 @@ func mountsOf(p plan.Machine, st *stage) []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+	}
+	for i, d := range st.devices {
+		ms = append(ms, specs.Mount{Destination: d.Path, Type: "bind", Source: st.node(i), Options: []string{"bind", "nosuid", "ro"}})
 	}
 	for i, m := range p.Mounts {
 		s := specs.Mount{Destination: path.Clean(m.Path)}
@@ -104,8 +108,20 @@ func mountsOf(p plan.Machine, st *stage) []specs.Mount {
 	return ms
 }
 
-func resources(l cgroup.Limits) *specs.LinuxResources {
+func resources(l cgroup.Limits, devices []device.Node) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
+	if len(devices) > 0 {
+		// Runtimes allow the usual devices of their own accord, and some no other.
+		r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Access: "rwm"})
+	}
+	for _, d := range devices {
+		major, minor := int64(d.Major), int64(d.Minor)
+		access := "rw"
+		if d.ReadOnly {
+			access = "r"
+		}
+		r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: access})
+	}
 	if l.MemoryBytes > 0 {
 		n, swap := l.MemoryBytes, l.MemoryBytes // swap here is the sum of both
 		r.Memory = &specs.LinuxMemory{Limit: &n, Swap: &swap}

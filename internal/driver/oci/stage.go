@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -28,6 +29,7 @@ type stage struct {
 	binds    []*os.File // one per mount of the plan; nil for others
 	files    []bool     // which binds are of a file
 	guest    *os.File
+	devices  []device.Node // of whoever boots the machine
 }
 
 // gather takes the mounts of p.
@@ -103,7 +105,7 @@ func gatherBind(m plan.Mount, attr unix.MountAttr, ids plan.IDMap, guest string)
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if m.Owner != nil {
-		ns, err := idmap.Owner(guest, m.Owner, ids.Base)
+		ns, err := idmap.Owner(guest, m.Owner, ids)
 		if err != nil {
 			return nil, false, err
 		}
@@ -127,6 +129,7 @@ func (st *stage) close() {
 // The places of a stage.
 func (st *stage) root() string      { return filepath.Join(st.path, "root") }
 func (st *stage) bind(i int) string { return filepath.Join(st.path, "b"+strconv.Itoa(i)) }
+func (st *stage) node(i int) string { return filepath.Join(st.path, "d"+strconv.Itoa(i)) }
 
 // build mounts everything in the mount namespace of this thread.
 func (st *stage) build() error {
@@ -167,6 +170,11 @@ func (st *stage) build() error {
 			return err
 		}
 	}
+	for i, d := range st.devices {
+		if err := attach(d.Mount, st.node(i), true); err != nil {
+			return err
+		}
+	}
 	if err := os.Mkdir(st.root(), 0o755); err != nil {
 		return err
 	}
@@ -186,28 +194,21 @@ func (st *stage) build() error {
 // st, if it is not nil, and that ends with those processes. No other thread of
 // this program is in it.
 func privately(st *stage, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine, and with it
-		// what the namespace was changed to.
-		runtime.LockOSThread()
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
-				return fmt.Errorf("making a mount namespace: %w", err)
+	return ownthread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			return fmt.Errorf("making a mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("making mounts private: %w", err)
+		}
+		hideUnified()
+		if st != nil {
+			if err := st.build(); err != nil {
+				return err
 			}
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-				return fmt.Errorf("making mounts private: %w", err)
-			}
-			hideUnified()
-			if st != nil {
-				if err := st.build(); err != nil {
-					return err
-				}
-			}
-			return f()
-		}()
-	}()
-	return <-done
+		}
+		return f()
+	})
 }
 
 // hideUnified unmounts the unified tree of a system whose controllers are in

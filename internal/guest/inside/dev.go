@@ -3,6 +3,8 @@ package inside
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,6 +12,15 @@ import (
 // nodes are the devices of every machine. A user namespace cannot make device
 // nodes, so they are the host's.
 var nodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// OwnDevice reports whether p, a clean path, is or lies in something that every
+// machine has in its /dev.
+func OwnDevice(p string) bool {
+	name, ok := strings.CutPrefix(p, "/dev/")
+	first, _, _ := strings.Cut(name, "/")
+	return ok && (slices.Contains(nodes, first) ||
+		slices.Contains([]string{"fd", "stdin", "stdout", "stderr", "ptmx", "pts", "shm", "mqueue", "console"}, first))
+}
 
 // cloneNodes takes the host's nodes before its root goes out of sight.
 func cloneNodes() ([]int, error) {

@@ -215,7 +215,7 @@ func (h *Handler) key(s *handler.Scene, c *plan.Credential, k *credential.APIKey
 
 // fixed are headers that say how a request is carried.
 var fixed = map[string]bool{"Host": true, "Connection": true, "Content-Length": true, "Transfer-Encoding": true, "Te": true, "Trailer": true,
-	"Upgrade": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authorization": true, "Expect": true}
+	"Upgrade": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Expect": true}
 
 func (h *Handler) domain(pattern string) error {
 	if h.Domain == nil {

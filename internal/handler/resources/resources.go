@@ -1,6 +1,6 @@
 // Package resources is this host's answer to resources@1: bounds on processors
-// and memory that the driver's control groups hold. What this machine does not
-// have, or could not hold, is refused, never cut down in silence; the operator
+// and memory that the driver's control groups hold, and GPUs. What this machine does
+// not have, or could not hold, is refused, never cut down in silence; the operator
 // may set other amounts.
 //
 // The grammar is in capability/resources.
@@ -15,6 +15,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/resources"
+	"github.com/kitbox-dev/kitbox/internal/gpu"
 	"github.com/kitbox-dev/kitbox/internal/handler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -29,6 +30,9 @@ type Host struct {
 	// Unenforced names each of the limits that cannot hold here, with the
 	// reason. Nil: all hold.
 	Unenforced func(plan.Limits) []string
+
+	// GPUs are those of the machine now. Nil: there are none.
+	GPUs func() gpu.Found
 }
 
 // A Handler bounds machines.
@@ -51,7 +55,9 @@ func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contr
 		return &capability.RefusedError{Kit: c.Kit, Type: c.Request.Type, Reason: fmt.Sprintf(format, args...)}
 	}
 	if config.GPU != "" {
-		return refuse("it asks for GPU %s, and this driver passes no devices into a sandbox", config.GPU)
+		if _, err := h.choose(config.GPU); err != nil {
+			return refuse("it asks for GPU %s, and %v", config.GPU, err)
+		}
 	}
 	l := wanted(config)
 	// What the operator sets instead is not asked of the host.
@@ -116,6 +122,11 @@ func (h *Handler) Plan(_ context.Context, s *handler.Scene, cs []capability.Cont
 			p.Bounds = append(p.Bounds, plan.Bound{Limit: name, Kits: kits, Asked: want})
 		}
 		set(plan.BoundCPU, &p.Machine.Limits.CPUMillis, want.CPUMillis, s.Limits.CPUMillis)
+		if config.GPU != "" {
+			if err := h.give(c, config.GPU, p); err != nil {
+				return err
+			}
+		}
 		set(plan.BoundMemory, &p.Machine.Limits.MemoryBytes, want.MemoryBytes, s.Limits.MemoryBytes)
 	}
 	return nil

@@ -120,14 +120,22 @@ func (c Client) Process(ctx context.Context) (int, error) {
 // Reload makes the keeper read the recorded rules. When it returns they are in
 // force and nothing flows that they do not allow. It returns [ErrNone] without a
 // keeper: then nothing flows, and the next keeper begins with them.
-func (c Client) Reload(ctx context.Context) error {
+func (c Client) Reload(ctx context.Context) error { return c.have(ctx, OpRules) }
+
+// GiveBack makes the keeper give to the owners of mounted directories what was made
+// there by users inside who are not their owners' by an id map. It returns [ErrNone]
+// without a keeper: then it has been done.
+func (c Client) GiveBack(ctx context.Context) error { return c.have(ctx, OpOwners) }
+
+// have asks for op and nothing but that it was done.
+func (c Client) have(ctx context.Context, op Operation) error {
 	conn, release, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	defer release()
-	_, _, err = c.ask(ctx, conn, Request{Op: OpRules})
+	_, _, err = c.ask(ctx, conn, Request{Op: op})
 	return err
 }
 

@@ -46,6 +46,7 @@ const (
 	OpPorts  Operation = "ports"  // one reply with the ports; publishes or takes one back first, if the request says so
 	OpWatch  Operation = "watch"  // replies until the boot is over
 	OpRules  Operation = "rules"  // one reply, after the rules recorded now are in force
+	OpOwners Operation = "owners" // one reply, after what was made in mounted directories belongs to their owners
 )
 
 // A Request is what a caller asks, once per connection.

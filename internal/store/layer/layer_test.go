@@ -282,6 +282,13 @@ func TestHostileTars(t *testing.T) {
 		{"parent", []tar.Header{file("../x")}, "climbs"},
 		{"inner parent", []tar.Header{file("a/../../x")}, "climbs"},
 		{"harmless parent", []tar.Header{file("a/../x")}, "climbs"},
+		{"absolute name", []tar.Header{file("/etc/x")}, `entry "/etc/x" has an absolute name`},
+		{"absolute directory", []tar.Header{dir("/etc", 0o755, 0)}, "absolute"},
+		{"absolute name with more slashes", []tar.Header{file("//x")}, "absolute"},
+		{"absolute whiteout", []tar.Header{file("/etc/.wh.x")}, "absolute"},
+		{"absolute device", []tar.Header{{Name: "/dev/null", Typeflag: tar.TypeChar}}, "absolute"},
+		{"device beside /dev", []tar.Header{{Name: "devices/null", Typeflag: tar.TypeChar}}, `entry "devices/null" is a device node`},
+		{"device by way of /dev", []tar.Header{{Name: "dev/../null", Typeflag: tar.TypeChar}}, "device"},
 		{"root as a file", []tar.Header{link("./", "/etc")}, "replaces the root"},
 		{"hard link out", []tar.Header{hard("x", "../../etc/passwd")}, "no path inside"},
 		{"hard link to the host", []tar.Header{hard("x", "/etc/passwd")}, "does not hold"},
@@ -373,12 +380,20 @@ func TestSymlinksAreFollowedInsideTheLayer(t *testing.T) {
 		link("up", "../../../../../../../../etc"),
 		file("up/three"),
 		hard("four", "lib/one"),
-		file("/rooted"),
+		dir("/", 0o711, 0),
+		tar.Header{Name: "absolute", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
+		hard("five", "/lib/one"),
 	))
-	for _, p := range []string{"usr/lib/one", filepath.Join(outside, "two"), "etc/three", "four", "rooted"} {
+	for _, p := range []string{"usr/lib/one", filepath.Join(outside, "two"), "etc/three", "four", "five"} {
 		if st, err := os.Lstat(filepath.Join(s.Dir(id), p)); err != nil || !st.Mode().IsRegular() {
 			t.Errorf("%s: %v", p, err)
 		}
+	}
+	if to, err := os.Readlink(filepath.Join(s.Dir(id), "absolute")); err != nil || to != "/etc/passwd" {
+		t.Errorf("a symlink leads to %q, %v", to, err)
+	}
+	if st, err := os.Stat(s.Dir(id)); err != nil || st.Mode().Perm() != 0o711 {
+		t.Errorf("the root: %v, %v", st, err)
 	}
 	if es, err := os.ReadDir(outside); err != nil || len(es) > 0 {
 		t.Errorf("outside holds %v, %v", es, err)

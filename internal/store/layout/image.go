@@ -9,12 +9,25 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
+)
+
+// What one image may consist of. These are the bounds of the judge too. Whoever
+// serves an index can name as many images and layers as fit into its documents,
+// which is many more than anybody has.
+const (
+	MaxImages = 64   // of an index, without attestations
+	MaxLayers = 1000 // of one platform's image
+
+	// maxDocuments bounds the manifests and configs of all platforms together, in
+	// bytes: they are in memory at once.
+	maxDocuments = 64 << 20
 )
 
 // Docker's media types, which mean the same as OCI's.
@@ -94,7 +107,8 @@ func ReadImage(ctx context.Context, src Source, desc ocispec.Descriptor, p ocisp
 }
 
 // ReadAll reads manifest and config of every platform of desc that src has,
-// without attestations. If it has none of them, that is [kiterr.ErrNotFound].
+// without attestations. If it has none of them, that is [kiterr.ErrNotFound]; what
+// does not fit into memory is refused.
 func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image, error) {
 	idx, err := readIndex(ctx, src, desc)
 	if err != nil {
@@ -106,8 +120,9 @@ func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image,
 	}
 	var all []Image
 	var missing error
+	src = &allowance{src, desc.Digest, maxDocuments}
 	for _, m := range idx.Manifests {
-		if m.Platform != nil && m.Platform.OS == "unknown" {
+		if isAttestation(m) {
 			continue
 		}
 		im, err := readImage(ctx, src, desc, idx, m)
@@ -126,6 +141,29 @@ func ReadAll(ctx context.Context, src Source, desc ocispec.Descriptor) ([]Image,
 	return all, nil
 }
 
+// An allowance reads the documents of an index until they are too many.
+type allowance struct {
+	src  Source
+	of   digest.Digest
+	left int64 // bytes
+}
+
+func (a *allowance) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if desc.Size > a.left {
+		return nil, fmt.Errorf("index %s: its manifests and configs have more than %d bytes: %w", a.of, maxDocuments, kiterr.ErrRefused)
+	}
+	data, err := a.src.Document(ctx, desc)
+	a.left -= int64(len(data))
+	return data, err
+}
+
+// isAttestation reports whether an entry of an index tells about another one
+// rather than being an image: builders give it a platform that nobody has, or say
+// what it refers to.
+func isAttestation(d ocispec.Descriptor) bool {
+	return d.Platform != nil && d.Platform.OS == "unknown" || d.Annotations["vnd.docker.reference.type"] != ""
+}
+
 // ReadPlatforms returns the platforms that desc lists, sorted, whether src has them
 // or not; none if it is no index.
 func ReadPlatforms(ctx context.Context, src Source, desc ocispec.Descriptor) ([]string, error) {
@@ -135,7 +173,7 @@ func ReadPlatforms(ctx context.Context, src Source, desc ocispec.Descriptor) ([]
 	}
 	var names []string
 	for _, m := range idx.Manifests {
-		if m.Platform != nil && m.Platform.OS != "unknown" {
+		if m.Platform != nil && !isAttestation(m) {
 			names = append(names, PlatformName(*m.Platform))
 		}
 	}
@@ -162,6 +200,34 @@ func ReadAnnotation(ctx context.Context, src Source, desc ocispec.Descriptor, p 
 	return m.Annotations[key], err
 }
 
+// ReadAnnotations returns the values of one annotation of desc, each once: the
+// index's, and those of all manifests that src has.
+func ReadAnnotations(ctx context.Context, src Source, desc ocispec.Descriptor, key string) ([]string, error) {
+	idx, err := readIndex(ctx, src, desc)
+	if err != nil {
+		return nil, err
+	}
+	manifests := []ocispec.Descriptor{desc}
+	var values []string
+	if idx != nil {
+		manifests = slices.DeleteFunc(slices.Clone(idx.Manifests), isAttestation)
+		values = append(values, idx.Annotations[key])
+		src = &allowance{src, desc.Digest, maxDocuments}
+	}
+	for _, d := range manifests {
+		m, err := readManifest(ctx, src, d)
+		if errors.Is(err, kiterr.ErrNotFound) && idx != nil {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, m.Annotations[key])
+	}
+	slices.Sort(values)
+	return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" }), nil
+}
+
 // readIndex returns nil when desc is no index.
 func readIndex(ctx context.Context, src Source, desc ocispec.Descriptor) (*ocispec.Index, error) {
 	if !IsIndex(desc.MediaType) {
@@ -174,6 +240,15 @@ func readIndex(ctx context.Context, src Source, desc ocispec.Descriptor) (*ocisp
 	idx := new(ocispec.Index)
 	if err := json.Unmarshal(data, idx); err != nil {
 		return nil, fmt.Errorf("index %s: %w", desc.Digest, err)
+	}
+	images := 0
+	for _, m := range idx.Manifests {
+		if !isAttestation(m) {
+			images++
+		}
+	}
+	if images > MaxImages {
+		return nil, fmt.Errorf("index %s has %d images, the limit is %d: %w", desc.Digest, images, MaxImages, kiterr.ErrRefused)
 	}
 	return idx, nil
 }
@@ -188,6 +263,9 @@ func readManifest(ctx context.Context, src Source, desc ocispec.Descriptor) (m o
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		return m, fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	if n := len(m.Layers); n > MaxLayers {
+		return m, fmt.Errorf("manifest %s has %d layers, the limit is %d: %w", desc.Digest, n, MaxLayers, kiterr.ErrRefused)
 	}
 	return m, nil
 }
@@ -233,24 +311,27 @@ func (i Image) Platform() string {
 	return PlatformName(i.Config.Platform)
 }
 
-// choose returns idx's manifest for p, preferring the same variant. Entries
-// for attestations (platform "unknown") are not images.
+// choose returns idx's manifest for p: the one of its variant, else the one that
+// the most machines can run, which is one of no variant or of the lowest.
+// Attestations are not images.
 func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Descriptor, error) {
+	images := slices.DeleteFunc(slices.Clone(idx.Manifests), isAttestation)
 	var has []string
 	var match []ocispec.Descriptor
-	for _, m := range idx.Manifests {
+	for _, m := range images {
 		if m.Platform == nil {
-			if IsManifest(m.MediaType) && len(idx.Manifests) == 1 {
+			if IsManifest(m.MediaType) && len(images) == 1 {
 				return m, nil // nothing to choose from
 			}
 			continue
 		}
-		if m.Platform.OS == "unknown" {
+		has = append(has, PlatformName(*m.Platform))
+		if m.Platform.OS != p.OS || m.Platform.Architecture != p.Architecture {
 			continue
 		}
-		has = append(has, PlatformName(*m.Platform))
-		if m.Platform.OS == p.OS && m.Platform.Architecture == p.Architecture &&
-			(p.Variant == "" || m.Platform.Variant == "" || m.Platform.Variant == p.Variant) {
+		if v := m.Platform.Variant; v == p.Variant {
+			return m, nil
+		} else if n := variant(*m.Platform); p.Variant == "" || v == "" || n > 0 && n <= variant(p) {
 			match = append(match, m)
 		}
 	}
@@ -259,12 +340,27 @@ func choose(d digest.Digest, idx ocispec.Index, p ocispec.Platform) (ocispec.Des
 		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, it has %s: %w", d, PlatformName(p),
 			cmp.Or(strings.Join(slices.Compact(has), ", "), "none"), kiterr.ErrNotFound)
 	}
-	for _, m := range match {
-		if m.Platform.Variant == p.Variant {
-			return m, nil
+	best := match[0]
+	for _, m := range match[1:] {
+		// To a variant that was asked for, the nearest; the first of equals.
+		if a, b := variant(*m.Platform), variant(*best.Platform); p.Variant == "" && a < b || p.Variant != "" && a > b {
+			best = m
 		}
 	}
-	return match[0], nil
+	return best, nil
+}
+
+// variant orders the variants of one architecture, of which machines of a later
+// one run images of an earlier one. None is the first one that there is; 0: they
+// have no order.
+func variant(p ocispec.Platform) int {
+	if n, err := strconv.Atoi(strings.TrimPrefix(p.Variant, "v")); err == nil {
+		return n
+	}
+	if p.Variant != "" {
+		return 0
+	}
+	return map[string]int{"amd64": 1, "arm64": 8, "arm": 5}[p.Architecture]
 }
 
 // ParsePlatform reads os/arch or os/arch/variant.

@@ -255,6 +255,47 @@ func TestImageChoosesThePlatform(t *testing.T) {
 	}
 }
 
+// TestTheVariantIsOneThatTheMachineRuns, as near to what is asked for as there is.
+func TestTheVariantIsOneThatTheMachineRuns(t *testing.T) {
+	s := open(t)
+	for _, c := range []struct {
+		asked string
+		has   []string
+		want  string // "": none
+	}{
+		{"linux/amd64", []string{"linux/amd64/v3", "linux/amd64/v2", "linux/amd64"}, "linux/amd64"},
+		{"linux/amd64", []string{"linux/amd64/v3", "linux/amd64/v2"}, "linux/amd64/v2"},
+		{"linux/amd64/v3", []string{"linux/amd64", "linux/amd64/v2", "linux/amd64/v4"}, "linux/amd64/v2"},
+		{"linux/amd64/v2", []string{"linux/amd64/v3", "linux/amd64/v4"}, ""},
+		{"linux/arm64", []string{"linux/arm64/v9", "linux/arm64/v8"}, "linux/arm64/v8"},
+		{"linux/arm64/v8", []string{"linux/arm64"}, "linux/arm64"},
+		{"linux/arm64", []string{"linux/arm64/v8"}, "linux/arm64/v8"},
+		{"linux/arm64/v9", []string{"linux/arm64/v8", "linux/arm64/v9"}, "linux/arm64/v9"},
+		{"linux/arm/v6", []string{"linux/arm/v7", "linux/arm/v6", "linux/arm/v5"}, "linux/arm/v6"},
+		{"linux/arm/v6", []string{"linux/arm/v7", "linux/arm/v5"}, "linux/arm/v5"},
+		{"linux/arm", []string{"linux/arm/v7", "linux/arm/v6"}, "linux/arm/v6"},
+		{"linux/ppc64le/power9", []string{"linux/ppc64le/power10"}, ""},
+		{"linux/ppc64le/power9", []string{"linux/ppc64le", "linux/ppc64le/power9"}, "linux/ppc64le/power9"},
+	} {
+		var entries []ocispec.Descriptor
+		for _, name := range c.has {
+			p, err := layout.ParsePlatform(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries = append(entries, image(t, s, name, p, nil))
+		}
+		asked, err := layout.ParsePlatform(c.asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		im, err := s.Image(t.Context(), index(t, s, nil, entries...), asked)
+		if c.want == "" && !errors.Is(err, kiterr.ErrNotFound) || c.want != "" && (err != nil || im.Platform() != c.want) {
+			t.Errorf("%s of %v: %s, %v; want %q", c.asked, c.has, im.Descriptor.Digest, err, c.want)
+		}
+	}
+}
+
 func TestImageRefusesContradictions(t *testing.T) {
 	s := open(t)
 	good := image(t, s, "x", amd64, nil)
@@ -353,5 +394,37 @@ func TestPushEndsWithItsContext(t *testing.T) {
 	d := ocispec.Descriptor{Digest: digest.FromString("x"), Size: 1}
 	if err := s.Push(ctx, d, bytes.NewReader([]byte("x"))); !errors.Is(err, context.Canceled) {
 		t.Errorf("Push = %v", err)
+	}
+}
+
+// TestAFewIndexesWithMoreWaysThroughThemThanAtoms are imported, loaded, saved and
+// swept like any.
+func TestAFewIndexesWithMoreWaysThroughThemThanAtoms(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	from, s := open(t), open(t)
+	top := image(t, from, "bottom", amd64, nil)
+	for i := range 300 {
+		top = index(t, from, map[string]string{"n": fmt.Sprint(i)}, top, top)
+	}
+	if err := s.Import(ctx, from.Dir(), top); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tag(ctx, top, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, diffs, err := s.Sweep(ctx, nil, 0); err != nil || len(diffs) != 1 || !stored(t, s, top) {
+		t.Errorf("Sweep keeps %v, %v", diffs, err)
+	}
+	if err := s.Save(ctx, []layout.Tag{{Name: "x", Descriptor: top}}, io.Discard); err == nil {
+		t.Error("an index of indexes was saved as an image")
+	} else if ctx.Err() != nil {
+		t.Error(err)
+	}
+	if err := s.Untag(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if freed, _, err := s.Sweep(ctx, nil, 0); err != nil || freed.Count != 303 {
+		t.Errorf("Sweep frees %+v, %v", freed, err)
 	}
 }

@@ -29,7 +29,7 @@ type Freed struct {
 // a hard link would let whoever owns dir change them later.
 func (s *Store) Import(ctx context.Context, dir string, desc ocispec.Descriptor) error {
 	src := &Store{dir: dir}
-	return walk(ctx, src, desc, func(d ocispec.Descriptor) error {
+	return walk(ctx, src, desc, visits{}, func(d ocispec.Descriptor) error {
 		r, err := src.Fetch(ctx, d)
 		if err != nil {
 			return err
@@ -75,11 +75,23 @@ func (s *Store) named(ctx context.Context, d ocispec.Descriptor) (named, error) 
 	return doc, nil
 }
 
+// visits are the documents that a walk has been through. An index can name what it
+// names any number of times, and so can that: there are more ways through a few of
+// them than anybody can walk.
+type visits map[digest.Digest]bool
+
 // walk calls visit for all blobs that desc leads to, children first, so that a
-// document is stored only after what it names.
-func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, visit func(ocispec.Descriptor) error) error {
+// document is stored only after what it names, and not for documents that it has
+// been through.
+func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, been visits, visit func(ocispec.Descriptor) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if IsIndex(desc.MediaType) || IsManifest(desc.MediaType) {
+		if been[desc.Digest] {
+			return nil
+		}
+		been[desc.Digest] = true
 	}
 	if IsIndex(desc.MediaType) || IsManifest(desc.MediaType) {
 		doc, err := src.named(ctx, desc)
@@ -103,7 +115,7 @@ func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, visit func(o
 			} else if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			if err := walk(ctx, src, m, visit); err != nil {
+			if err := walk(ctx, src, m, been, visit); err != nil {
 				return err
 			}
 		}
@@ -135,7 +147,7 @@ func (s *Store) Sweep(ctx context.Context, extra []digest.Digest, grace time.Dur
 		roots = append(roots, desc)
 	}
 	for _, r := range roots {
-		err := walk(ctx, s, r, func(d ocispec.Descriptor) error {
+		err := walk(ctx, s, r, visits{}, func(d ocispec.Descriptor) error {
 			keep[d.Digest] = true
 			s.noteDiffs(ctx, d, diffs)
 			return nil

@@ -172,9 +172,16 @@ func (u *unpacker) run(r io.Reader) error {
 func (u *unpacker) abs(p string) string { return filepath.Join(u.root, p) }
 
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
-	switch h.Typeflag {
-	case tar.TypeXGlobalHeader:
+	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
+	}
+	// Other programs take such a name for one below the root, or for one of their
+	// own machine. Only the root itself is often written so, and means the same to
+	// all of them. What links point to is always looked for inside.
+	if strings.HasPrefix(h.Name, "/") && strings.Trim(h.Name, "/") != "" {
+		return refuse(h.Name, "has an absolute name: names in a layer are relative to its root; copying the files in a recipe (COPY --from) writes them so")
+	}
+	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeFifo, tar.TypeGNUSparse:
 	case tar.TypeChar, tar.TypeBlock:
 		// A device 0/0 would delete from the layers below, others would

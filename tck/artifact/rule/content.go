@@ -11,7 +11,6 @@ import (
 	"github.com/kitbox-dev/kitbox/capability/agentcontext"
 	"github.com/kitbox-dev/kitbox/capability/sbx"
 	"github.com/kitbox-dev/kitbox/spec"
-	"github.com/kitbox-dev/kitbox/spec/annotation"
 	"github.com/kitbox-dev/kitbox/spec/content"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -50,19 +49,34 @@ func (im *Image) stems() []string {
 	return out
 }
 
-// descriptor returns the staged descriptor of a stem as publishing encodes it,
-// and decoded. The document is nil if it cannot be read.
-func (im *Image) descriptor(stem string) ([]byte, *spec.Document) {
+// A stagedDescriptor is one as publishing encodes it, and decoded. The document is
+// nil if it cannot be read.
+type stagedDescriptor struct {
+	text []byte
+	doc  *spec.Document
+}
+
+// stagedAs returns the staged descriptor of a stem. Many rules ask, and a layer
+// can hold many large ones.
+func (j *judge) stagedAs(im *Image, stem string) stagedDescriptor {
+	if j.staging == nil {
+		j.staging = map[*Image]map[string]stagedDescriptor{}
+	}
+	if j.staging[im] == nil {
+		j.staging[im] = map[string]stagedDescriptor{}
+	}
+	d, done := j.staging[im][stem]
+	if done {
+		return d
+	}
 	text, _ := im.Files.Read(path.Join(content.StageRoot, stem, content.StagedDescriptor))
-	doc, ds := spec.Decode(text, spec.Options{Form: capability.Published})
-	if doc == nil || ds.HasErrors() {
-		return nil, nil
+	if doc, ds := spec.Decode(text, spec.Options{Form: capability.Published}); doc != nil && !ds.HasErrors() {
+		if b, err := doc.Descriptor.AppendJSON(nil); err == nil {
+			d = stagedDescriptor{b, doc}
+		}
 	}
-	b, err := doc.Descriptor.AppendJSON(nil)
-	if err != nil {
-		return nil, nil
-	}
-	return b, doc
+	j.staging[im][stem] = d
+	return d
 }
 
 // own returns the stem under which the Kit itself is staged, or "".
@@ -72,27 +86,32 @@ func (j *judge) own(im *Image) string {
 		return ""
 	}
 	for _, stem := range im.stems() {
-		if got, _ := im.descriptor(stem); bytes.Equal(got, want) {
+		if d := j.stagedAs(im, stem); d.doc != nil && bytes.Equal(d.text, want) {
 			return stem
 		}
 	}
 	return ""
 }
 
-// Recipe returns where the Kit with these annotations stages its own recipe, or
-// "" if it stages none.
-func Recipe(annotations map[string]string, v tree.View) string {
-	doc, err := spec.DecodePublished([]byte(annotations[annotation.Descriptor]))
-	if err != nil {
-		return ""
-	}
+// Sources are the places of what a Kit stages of its own sources.
+type Sources struct {
+	Descriptor string
+	Recipe     string // where one would be; empty for a set, which has none
+}
+
+// StagedSources finds, in a view of its files, where the Kit with this
+// descriptor stages its own sources. The zero value means that it does not.
+func StagedSources(doc *spec.Document, v tree.View) Sources {
 	j := &judge{doc: doc}
 	stem := j.own(&Image{Files: v})
-	name := path.Join(content.StageRoot, stem, content.StagedRecipe)
-	if e, ok := v.At(name); stem == "" || !ok || e.Kind != tree.File {
-		return ""
+	if stem == "" {
+		return Sources{}
 	}
-	return name
+	s := Sources{Descriptor: path.Join(content.StageRoot, stem, content.StagedDescriptor)}
+	if len(doc.Kits) == 0 {
+		s.Recipe = path.Join(content.StageRoot, stem, content.StagedRecipe)
+	}
+	return s
 }
 
 func (j *judge) staged() {
@@ -124,6 +143,12 @@ func (j *judge) recipe() {
 		at := path.Join(content.StageRoot, stem, content.StagedRecipe)
 		if e, ok := im.Files.At(at); !ok || e.Kind != tree.File {
 			j.fail(im, at, "is missing")
+			continue
+		}
+		// Text that the descriptor holds is handed over verbatim (§3.2).
+		text, ok := im.Files.Read(at)
+		if ok && j.doc.Build != "" && strings.TrimRight(string(text), "\n") != strings.TrimRight(j.doc.Build, "\n") {
+			j.fail(im, at, "is not the recipe that the descriptor holds in build")
 		}
 	}
 }
@@ -145,7 +170,12 @@ func (j *judge) home() {
 			dir string
 			uid int
 		}{{homeDir, 0}, {agentDir, agentUID}} {
-			if e, ok := im.Files.At(want.dir); ok && (e.Stated && e.Kind == tree.Dir && e.UID != want.uid) {
+			e, ok := im.Files.At(want.dir)
+			switch {
+			case !ok || e.Kind == tree.Dir && !e.Stated:
+			case e.Kind != tree.Dir:
+				j.fail(im, want.dir, "is no directory; on every base it would take the place of user %d's", want.uid)
+			case e.UID != want.uid:
 				j.fail(im, want.dir, "belongs to user %d; on every base it would be taken from user %d", e.UID, want.uid)
 			}
 		}
@@ -162,7 +192,11 @@ func (j *judge) links() {
 	}
 	for _, im := range j.Images {
 		n := 0
-		tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+		bounded, _ := im.Files.(tree.Bounded)
+		whole := tree.Walk(im.Files, "/", func(p string, e tree.Entry) bool {
+			if bounded != nil && bounded.Spare() == 0 {
+				return false
+			}
 			if e.Kind != tree.Symlink || reaches(im.Files, p, e.Link) {
 				return true
 			}
@@ -173,6 +207,9 @@ func (j *judge) links() {
 		})
 		if n > few {
 			j.fail(im, "", "%d more lead to what the mixin does not ship", n-few)
+		}
+		if !whole {
+			j.fail(im, "", "the mixin has more directories than are looked at now, so that links of it are not judged; kit-tck validate judges them all")
 		}
 	}
 }

@@ -1,18 +1,13 @@
 package rule
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kitbox-dev/kitbox/capability"
-	"github.com/kitbox-dev/kitbox/capability/lifecycle"
+	"github.com/kitbox-dev/kitbox/capability/wellknown"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
-	"github.com/kitbox-dev/kitbox/spec/surface"
 )
 
 func index(list string, n int) string { return list + "[" + strconv.Itoa(n) + "]" }
@@ -44,112 +39,40 @@ func (j *judge) setRelations() {
 	})
 }
 
-// setCapabilities finds what the Kits ask for and the set does not: lines of the
-// permission surface, types that are not on it, hooks and files, and entries
-// that became optional.
-func (j *judge) setCapabilities() {
-	j.eachMerging(func(im *Image, m *merging) {
-		for _, f := range m.faults {
-			if f.id == idMerged {
-				j.fail(im, "kits", "%s", f.message)
-			}
-		}
-		have := j.doc.Requests()
-		for _, c := range surface.Diff(surface.Project(have), surface.Project(m.want.Requests())).Widenings {
-			if !strings.HasSuffix(c.Category, "-removed") { // a denial of the set's own
-				j.fail(im, "capabilities", "%s %s, which a Kit it lists asks for, is missing", c.Category, c.Detail)
-			}
-		}
-		for _, r := range m.want.Requests() {
-			if !slices.ContainsFunc(have, func(h capability.Request) bool { return h.Type == r.Type }) {
-				j.fail(im, "capabilities", "%s, which a Kit it lists asks for, is missing", r.Type)
-			}
-		}
-		for i, it := range j.doc.Capabilities {
-			if it.Group != nil || !it.Optional || it.Source == nil {
-				continue
-			}
-			for _, w := range m.want.Capabilities {
-				if w.Group == nil && !w.Optional && w.Type == it.Type && sameSource(w.Request, it.Request) {
-					j.fail(im, index("capabilities", i), "is optional, and a Kit it lists requires %s", it.Type)
-				}
-			}
-		}
-		j.setHooks(im, m, have)
-	})
-}
-
 func sameSource(a, b capability.Request) bool {
 	return a.Source != nil && b.Source != nil && *a.Source == *b.Source
-}
-
-// setHooks finds hooks and files that are missing, or hooks in another order.
-func (j *judge) setHooks(im *Image, m *merging, have []capability.Request) {
-	want, got := hooksOf(m.want.Requests()), hooksOf(have)
-	for _, list := range []string{"install", "startup", "files"} {
-		rest := got[list]
-		for _, h := range want[list] {
-			i := slices.Index(rest, h)
-			switch {
-			case i >= 0 && list != "files": // files have no order
-				rest = rest[i+1:]
-			case slices.Contains(got[list], h) && list != "files":
-				j.fail(im, "capabilities", "lifecycle: a hook of %s is not in composition order: %.80s", list, h)
-			case i < 0:
-				j.fail(im, "capabilities", "lifecycle: one of %s of a Kit it lists is missing: %.80s", list, h)
-			}
-		}
-	}
-}
-
-// hooksOf returns hooks and files of all lifecycle entries as they are encoded.
-func hooksOf(rs []capability.Request) map[string][]string {
-	out := map[string][]string{}
-	for _, r := range rs {
-		if r.Type != lifecycle.Type {
-			continue
-		}
-		var c map[string]json.RawMessage
-		if json.Unmarshal(r.Config, &c) != nil {
-			continue
-		}
-		for list, raw := range c {
-			var hooks []json.RawMessage
-			if json.Unmarshal(raw, &hooks) != nil {
-				continue
-			}
-			for _, h := range hooks {
-				// The order of keys is the publisher's own.
-				out[list] = append(out[list], string(spec.CanonicalConfig(jsontext.Value(h))))
-			}
-		}
-	}
-	return out
 }
 
 // setLabels finds entries that have another label than the first that their
 // contributors state.
 func (j *judge) setLabels() {
 	j.eachMerging(func(im *Image, m *merging) {
-		for i, it := range j.doc.Capabilities {
-			if it.Group != nil {
-				continue
-			}
-			for _, w := range m.want.Capabilities {
-				if w.Group == nil && w.Type == it.Type && sameSource(w.Request, it.Request) && w.Name != "" && w.Name != it.Name {
-					j.fail(im, index("capabilities", i)+".name", "is %q; the first that is stated is %q", it.Name, w.Name)
+		if m.loose {
+			j.waive(noTelling)
+			return
+		}
+		want := ungrouped(m.want)
+		for _, h := range ungrouped(j.doc.Descriptor) {
+			for _, w := range want {
+				if sameSource(w, h) && className(w.Type) == className(h.Type) && w.Name != "" && w.Name != h.Name {
+					j.fail(im, "capabilities", "the name of %s is %q; the first that is stated is %q", h.Type, h.Name, w.Name)
 				}
 			}
 		}
 	})
 }
 
+const noTelling = "some of its Kits could as well be each other, by what is staged of them"
+
 // setGroups finds groups that were not kept whole, and in their order.
 func (j *judge) setGroups() {
-	groups := func(d spec.Descriptor) (out []string) {
+	groups := func(d spec.Descriptor, skip bool) (out []string) {
 		for _, it := range d.Capabilities {
 			if it.Group == nil {
 				continue
+			}
+			if skip && apart(it.Group) {
+				continue // judged as the entry that it is
 			}
 			one := spec.Descriptor{Capabilities: []spec.Item{{Group: it.Group}}}
 			if b, err := one.AppendJSON(nil); err == nil {
@@ -159,8 +82,8 @@ func (j *judge) setGroups() {
 		return out
 	}
 	j.eachMerging(func(im *Image, m *merging) {
-		rest := groups(j.doc.Descriptor)
-		want := groups(m.want)
+		rest := groups(j.doc.Descriptor, false)
+		want := groups(m.want, true)
 		for n, g := range want {
 			i := slices.Index(rest, g)
 			if i < 0 {
@@ -172,9 +95,19 @@ func (j *judge) setGroups() {
 	})
 }
 
-// setProvenance finds entries that name a Kit which does not have them.
+// setProvenance finds entries that name a Kit which does not have them, and
+// entries that no longer name the one they come from.
 func (j *judge) setProvenance() {
 	j.eachMerging(func(im *Image, m *merging) {
+		if m.loose {
+			j.waive(noTelling)
+			return
+		}
+		types := map[string]map[string]string{} // by reference and path
+		for ref, doc := range m.kits {
+			types[ref] = map[string]string{}
+			eachEntry(doc.Descriptor, func(at string, r capability.Request) { types[ref][at] = r.Type })
+		}
 		for _, r := range j.doc.Requests() {
 			s := r.Source
 			if s == nil || s.Kit == "" {
@@ -182,17 +115,46 @@ func (j *judge) setProvenance() {
 			}
 			doc, listed := m.kits[s.Kit]
 			if !listed {
-				if !slices.ContainsFunc(j.doc.Kits, func(k spec.KitRef) bool { return len(m.kits[k.Ref].Kits) > 0 }) {
-					j.fail(im, "capabilities", "%s says that it comes from %s, which the set does not list", r.Type, s.Kit)
-				}
+				j.fail(im, "capabilities", "%s says that it comes from %s, which the set does not list", r.Type, s.Kit)
 				continue
 			}
 			if len(doc.Kits) > 0 {
 				continue // what it got from its own Kits names those
 			}
-			if typ, ok := typeAt(doc.Descriptor, s.Path); !ok || typ != r.Type {
+			if typ, ok := types[s.Kit][s.Path]; !ok || className(typ) != className(r.Type) {
 				j.fail(im, "capabilities", "%s says that it is %s of %s, which is not there", r.Type, s.Path, s.Kit)
 			}
 		}
+		// An entry of the set's own goes first only where Kits build on what the
+		// set provides.
+		ours := len(m.own) > 0
+		type place struct {
+			class  string
+			source capability.Source
+		}
+		named, mayBe, alike := map[place]bool{}, map[string]bool{}, map[string]bool{}
+		for _, h := range ungrouped(j.doc.Descriptor) {
+			class := className(h.Type)
+			alike[canonical(h)], alike[class] = true, alike[class] || single(h.Type)
+			if h.Source != nil {
+				named[place{class, *h.Source}] = true
+				mayBe[class] = mayBe[class] || ours && h.Source.Kit == "" && h.Source.Path != ""
+			}
+		}
+		for _, w := range ungrouped(m.want) {
+			class := className(w.Type)
+			if w.Source == nil || w.Source.Kit == "" || mayBe[class] || named[place{class, *w.Source}] {
+				continue
+			}
+			if alike[canonical(w)] || alike[class] { // else it is not there at all, which another rule says
+				j.fail(im, "capabilities", "%s does not say that it is %s of %s", w.Type, w.Source.Path, w.Source.Kit)
+			}
+		}
 	})
+}
+
+// single reports whether a declaration has one entry of a type.
+func single(typ string) bool {
+	def, known := wellknown.Find(typ)
+	return known && def.Arity == capability.Singleton
 }

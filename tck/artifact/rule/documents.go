@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/capability/acp"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
@@ -265,6 +266,9 @@ func (j *judge) launches() {
 	}
 }
 
+// usualPath is the PATH that bases have.
+var usualPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
 // delta finds the elements that every base has in the PATH of a mixin.
 func (j *judge) delta() {
 	if j.doc.Kind != spec.KindMixin {
@@ -274,10 +278,27 @@ func (j *judge) delta() {
 	for _, im := range j.Images {
 		for _, kv := range im.Config.Config.Env {
 			k, v, _ := strings.Cut(kv, "=")
-			elements := strings.Split(v, ":")
-			if k == "PATH" && slices.Contains(elements, "/usr/bin") && slices.Contains(elements, "/bin") {
-				j.fail(im, "config.Env", "PATH is %q, a base's own and not what the mixin adds", v)
+			if k != "PATH" {
+				continue
+			}
+			usual := slices.DeleteFunc(strings.Split(v, ":"), func(e string) bool { return !slices.Contains(usualPath, e) })
+			if len(usual) > 0 {
+				j.fail(im, "config.Env", "PATH is %q; %s is what a base has and not what the mixin adds", v, strings.Join(usual, ":"))
 			}
 		}
+	}
+}
+
+// injected finds credentials that are put into requests which the Kit's own
+// policy does not allow. Only what needs neither an argument nor a choice of
+// groups is judged: of everything else, create tells.
+func (j *judge) injected() {
+	if j.doc.HasGroups() || slices.ContainsFunc(j.doc.Requests(), func(r capability.Request) bool { return capability.HasReference(string(r.Config)) }) {
+		j.waive("what groups and arguments come to is known at create")
+		return
+	}
+	rs := j.doc.Requests()
+	for _, f := range spec.Injections(rs) {
+		j.fail(nil, index("capabilities", f.Index)+"."+f.Path, "%s", f.Message)
 	}
 }

@@ -3,8 +3,6 @@ package rule
 import (
 	"cmp"
 	"errors"
-	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -21,13 +19,15 @@ const (
 )
 
 // A merging is what the Kits of a set come to, worked out anew from their staged
-// sources, without what the set itself declares: that is published nowhere but
-// in the result.
+// sources. Of what the set itself declares, which is published nowhere but in the
+// result, it has the names that no Kit provides: other Kits may build on those.
 type merging struct {
-	skip   string          // why it could not be
+	waived string          // why it could not be
 	want   spec.Descriptor // nothing if faults are not empty
 	faults []fault
-	kits   map[string]*spec.Document // by the reference that the set lists
+	kits   map[string]*spec.Document // by reference, the Kits of listed sets included
+	own    []string                  // what the set provides by itself
+	loose  bool                      // see placing
 }
 
 // A fault is why the Kits do not become one.
@@ -43,33 +43,37 @@ func (j *judge) merge(im *Image) *merging {
 		j.sets = map[*Image]*merging{}
 	}
 	j.sets[im] = m
-	docs := j.members(im)
+	p := j.place(im)
 	switch {
-	case j.own(im) == "":
-		m.skip = "the set's own descriptor is not staged"
+	case p.own == "":
+		m.waived = "the set's own descriptor is not staged"
 		return m
-	case slices.Contains(slices.Collect(maps.Values(docs)), nil):
-		m.skip = "the sources of a Kit cannot be read"
+	case p.unclear != "":
+		m.waived = p.unclear
 		return m
-	case len(docs) > len(j.doc.Kits) && slices.ContainsFunc(slices.Collect(maps.Values(docs)), func(d *spec.Document) bool { return len(d.Kits) > 0 }):
-		m.skip = "a Kit it lists is a set itself, whose Kits are staged beside it"
-		return m
-	case len(docs) != len(j.doc.Kits):
-		m.skip = "not as many sources are staged as Kits are listed"
+	case len(p.missing) > 0:
+		m.waived = "the sources of " + p.missing[0] + " are not staged"
 		return m
 	}
-	stems := j.assign(docs)
-	if stems == nil {
-		m.skip = "nothing tells which staged Kit is given which arguments"
-		return m
+	m.kits, m.loose = map[string]*spec.Document{}, p.loose
+	for ref, stem := range p.of {
+		m.kits[ref] = p.docs[stem]
 	}
-	m.kits = map[string]*spec.Document{}
-	set := spec.Descriptor{SchemaVersion: spec.SchemaVersion, Kind: spec.KindSet, Args: j.doc.Args, Kits: slices.Clone(j.doc.Kits)}
+	theirs := map[string]bool{}
 	var kits []resolve.Kit
-	for i, k := range j.doc.Kits {
-		m.kits[k.Ref] = docs[stems[i]]
-		kits = append(kits, resolve.Kit{Ref: k.Ref, Digest: k.Digest, Descriptor: docs[stems[i]].Descriptor})
+	for _, k := range j.doc.Kits {
+		d := m.kits[k.Ref].Descriptor
+		kits = append(kits, resolve.Kit{Ref: k.Ref, Digest: k.Digest, Descriptor: d})
+		for name := range names(d.Provides) {
+			theirs[name] = true
+		}
 	}
+	for _, entry := range j.doc.Provides {
+		if p, err := constraint.ParseProvide(entry); err == nil && !theirs[p.Name.String()] {
+			m.own = append(m.own, entry)
+		}
+	}
+	set := spec.Descriptor{SchemaVersion: spec.SchemaVersion, Kind: spec.KindSet, Provides: m.own, Args: j.doc.Args, Kits: slices.Clone(j.doc.Kits)}
 	merged, err := resolve.MergeSet(set, kits)
 	if err != nil {
 		m.faults = explain(err)
@@ -111,100 +115,14 @@ func explain(err error) []fault {
 	return []fault{{idMerged, strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }
 
-// assign says which stem belongs to each listed Kit: by its arguments, by where
-// the entries of the set say they come from, and by name. It is nil if Kits are
-// given arguments and nothing tells them apart.
-func (j *judge) assign(docs map[string]*spec.Document) []string {
-	stems := slices.Sorted(maps.Keys(docs))
-	score := func(k spec.KitRef, stem string) int {
-		doc, n := docs[stem], 0
-		for name := range k.Args {
-			if a, ok := doc.Args[name]; !ok || a.BuildArg != "" {
-				n -= 2
-			}
-		}
-		if image, err := constraint.ParseImage(k.Ref); err == nil {
-			switch base := path.Base(image.Repository); {
-			case base == stem:
-				n += 4
-			case strings.Contains(base, stem), strings.Contains(stem, base):
-				n += 2
-			}
-		}
-		if v := constraint.ReferenceVersion(k.Ref); v != "" {
-			for _, entry := range doc.Provides {
-				if p, err := constraint.ParseProvide(entry); err == nil && p.Version == v {
-					n++
-					break
-				}
-			}
-		}
-		for _, r := range j.doc.Requests() {
-			if s := r.Source; s != nil && s.Kit == k.Ref {
-				if typ, ok := typeAt(doc.Descriptor, s.Path); !ok || typ != r.Type {
-					n -= 8
-				} else {
-					n++
-				}
-			}
-		}
-		return n
-	}
-	out := make([]string, len(j.doc.Kits))
-	left := slices.Clone(stems)
-	// Best first, so that what is certain decides before what is not.
-	for range j.doc.Kits {
-		best, kit, at, tie := 0, -1, -1, false
-		for i, k := range j.doc.Kits {
-			if out[i] != "" {
-				continue
-			}
-			for n, stem := range left {
-				switch s := score(k, stem); {
-				case kit < 0 || s > best:
-					best, kit, at, tie = s, i, n, false
-				case s == best && i == kit:
-					tie = true
-				}
-			}
-		}
-		if tie && len(j.doc.Kits[kit].Args) > 0 {
-			return nil
-		}
-		out[kit] = left[at]
-		left = slices.Delete(left, at, at+1)
-	}
-	return out
-}
-
-// typeAt returns the type of the entry at a path such as capabilities[2] or
-// capabilities[0].group.capabilities[1].
-func typeAt(d spec.Descriptor, at string) (string, bool) {
-	for i, it := range d.Capabilities {
-		p := index("capabilities", i)
-		if it.Group == nil {
-			if p == at {
-				return it.Type, true
-			}
-			continue
-		}
-		for n, r := range it.Group.Capabilities {
-			if index(p+".group.capabilities", n) == at {
-				return r.Type, true
-			}
-		}
-	}
-	return "", false
-}
-
 // eachMerging calls f for every image of a set that could be merged anew.
 func (j *judge) eachMerging(f func(im *Image, m *merging)) {
 	if !j.set() {
 		return
 	}
 	for _, im := range j.Images {
-		if m := j.merge(im); m.skip != "" {
-			j.skip(m.skip)
+		if m := j.merge(im); m.waived != "" {
+			j.waive(m.waived)
 		} else {
 			f(im, m)
 		}

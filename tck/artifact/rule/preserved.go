@@ -2,14 +2,68 @@ package rule
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kitbox-dev/kitbox/capability"
+	"github.com/kitbox-dev/kitbox/spec"
 )
 
 // A Listed is what one platform of a Kit that a set lists consists of.
 type Listed struct {
 	Platform string // empty for an image that has no index
 	Layers   []digest.Digest
+}
+
+// A Lookup is what came of asking for a Kit by the digest that a set pins. The
+// zero value means that nobody asked.
+type Lookup struct {
+	Images     []Listed
+	Descriptor string // the annotation that a reader finds
+
+	// Gone says that there is nothing by that digest where the set says it is.
+	Gone bool
+
+	// Unread is why the Kit could not be read, though it may be there.
+	Unread string
+}
+
+// on returns what the Kit is on a platform.
+func (l Lookup) on(platform string) (Listed, bool) {
+	i := slices.IndexFunc(l.Images, func(l Listed) bool { return l.Platform == "" || SamePlatform(l.Platform, platform) })
+	if i < 0 {
+		return Listed{}, false
+	}
+	return l.Images[i], true
+}
+
+// descriptor returns the descriptor of the Kit as publishing encodes it, or "".
+func (l Lookup) descriptor() string {
+	if l.Descriptor == "" {
+		return ""
+	}
+	doc, ds := spec.Decode([]byte(l.Descriptor), spec.Options{Form: capability.Published})
+	if doc == nil || ds.HasErrors() {
+		return ""
+	}
+	b, err := doc.Descriptor.AppendJSON(nil)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// SamePlatform reports whether two names of platforms, os/arch or
+// os/arch/variant, are of what programs cannot tell apart. The first 64-bit ARM
+// is the variant that images of none are for.
+func SamePlatform(a, b string) bool { return normalPlatform(a) == normalPlatform(b) }
+
+func normalPlatform(p string) string {
+	if base, ok := strings.CutSuffix(p, "/v8"); ok && strings.HasSuffix(base, "/arm64") {
+		return base
+	}
+	return p
 }
 
 // preserved holds the layers of a set against those of its Kits, as far as those
@@ -19,31 +73,41 @@ func (j *judge) preserved() {
 		return
 	}
 	for _, im := range j.Images {
-		var have []digest.Digest
-		for _, l := range im.Manifest.Layers {
-			have = append(have, l.Digest)
-		}
+		have := digestsOf(im)
 		for _, k := range j.doc.Kits {
-			ls := j.Listed[k.Digest]
-			i := slices.IndexFunc(ls, func(l Listed) bool { return l.Platform == "" || l.Platform == im.Platform })
+			known := j.Listed[k.Digest]
+			l, ok := known.on(im.Platform)
 			switch {
-			case len(ls) == 0:
+			case known.Gone:
+				j.fail(im, "kits", "there is no %s of %s", k.Digest, k.Ref)
+			case known.Unread != "":
+				j.waive("the manifest of " + k.Ref + " could not be read: " + known.Unread)
+			case len(known.Images) == 0:
 				j.waive("the manifest of " + k.Ref + " was not read; --kits reads it from its registry")
-			case i < 0:
+			case !ok:
 				j.fail(im, "layers", "%s has no image for %s", k.Ref, im.Platform)
-			case !inARow(have, ls[i].Layers):
+			case rowAt(have, l.Layers) < 0:
 				j.fail(im, "layers", "those of %s are not there as they are, in a row", k.Ref)
 			}
 		}
 	}
 }
 
-// inARow reports whether all of part stands in whole, without anything between.
-func inARow(whole, part []digest.Digest) bool {
+func digestsOf(im *Image) []digest.Digest {
+	var have []digest.Digest
+	for _, l := range im.Manifest.Layers {
+		have = append(have, l.Digest)
+	}
+	return have
+}
+
+// rowAt returns where all of part stands in whole without anything between, or
+// -1.
+func rowAt(whole, part []digest.Digest) int {
 	for i := 0; i+len(part) <= len(whole); i++ {
 		if slices.Equal(whole[i:i+len(part)], part) {
-			return true
+			return i
 		}
 	}
-	return false
+	return -1
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 	"github.com/kitbox-dev/kitbox/tck"
 	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
@@ -44,8 +45,8 @@ type Subject struct {
 	Draft bool
 
 	// Listed has the Kits that a set lists, by the digest that it pins, as far
-	// as their manifests are known.
-	Listed map[string][]Listed
+	// as they were asked for.
+	Listed map[string]Lookup
 
 	// Broken is what is wrong with layers that could not be read to their end,
 	// or are not what they should be.
@@ -111,6 +112,9 @@ type judge struct {
 	text    string         // the descriptor a reader of the reference finds
 	doc     *spec.Document // nil if it cannot be read
 	grammar spec.Diagnostics
+	staging map[*Image]map[string]stagedDescriptor
+	placed  map[*Image]*placing
+	offers  map[string]constraint.Provide // what a set provides; nil: not read yet
 	sets    map[*Image]*merging
 
 	rule     *rule

@@ -76,6 +76,7 @@ func init() {
 		{id: "SPEC-v3 §9.6/agreed-across-platforms", check: "stated packages are on all platforms", needs: files, judge: (*judge).agreed},
 		{id: "SPEC-v3 §9.6/every-package-stated", check: "packages that could be stated are", needs: files, judge: (*judge).unstated},
 		{id: "SPEC-v3 §10/merged-set-carries-sources", check: "a set carries the staged sources of every Kit it lists", needs: files, judge: (*judge).setSources},
+		{id: "SPEC-v3 §10/merged-set-sources-told-apart", check: "what a set stages says which Kit it is of", needs: files, judge: (*judge).toldApart},
 		{id: "SPEC-v3 §10/merged-set-files-agree", check: "the Kits of a set do not replace each other's files", needs: files, exported: true, judge: (*judge).setFiles},
 		{id: "SPEC-v3 §5.3/one-workload", check: "a set holds at most one workload", needs: files, judge: (*judge).coherent},
 		{id: "SPEC-v3 §5.3/one-provider-per-name", check: "no two Kits of a set provide one name", needs: files, judge: (*judge).coherent},
@@ -84,6 +85,7 @@ func init() {
 		{id: "SPEC-v3 §5.3/dependency-order", check: "the Kits of a set can be ordered", needs: files, judge: (*judge).coherent},
 		{id: idArgSupplied, check: "a set binds what its Kits require", needs: files, judge: (*judge).coherent},
 		{id: idReExport, check: "a set declares what it re-exports at least as strictly", needs: files, judge: (*judge).coherent},
+		{id: "SPEC-v3 §9.5/kind-derived", check: "a set is of the kind that its Kits make", needs: files, judge: (*judge).setKind},
 		{id: "SPEC-v3 §9.5/licenses-union", check: "a set states the licenses of every Kit it lists", needs: files, judge: (*judge).setLicenses},
 		{id: "SPEC-v3 §9.5/provides-union", check: "a set provides what every Kit it lists provides", needs: files, judge: (*judge).setProvides},
 		{id: "SPEC-v3 §9.5/internal-requires-dropped", check: "a set does not require what it provides", needs: readable, judge: (*judge).setRequires},
@@ -93,7 +95,7 @@ func init() {
 		{id: "SPEC-v3 §7.1.1/publishing", check: "a set keeps the groups of its Kits", needs: files, judge: (*judge).setGroups},
 		{id: "SPEC-v3 §7.1.1/provenance", check: "entries of a set say which Kit they come from", needs: files, judge: (*judge).setProvenance},
 		{id: "SPEC-v3 §9.5/layers-preserved", check: "a set keeps the layers of its Kits", needs: readable, exported: true, judge: (*judge).preserved},
-		{id: "credential@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "judged on authored text and on what is composed; another Kit may allow the host"},
+		{id: "credential@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", needs: readable, judge: (*judge).injected},
 		{id: "acp@1/optional-for-compatibility", check: "agent protocols are optional", needs: readable, judge: (*judge).acpOptional},
 		{id: "privileged@1/description-says-why", check: "privileged says why", needs: readable, judge: (*judge).linted},
 		{id: "resources@1/workload-owns-declaration", check: "only workloads declare resources", needs: readable, judge: (*judge).linted},
@@ -105,6 +107,18 @@ func init() {
 		{id: "sbx@1/image-declares-user", check: "the image declares a user", needs: readable, judge: (*judge).declaresUser},
 		{id: "sbx@1/user-resolves-in-passwd", check: "that user resolves in the image", needs: files, judge: (*judge).userResolves},
 		{id: "sbx@1/bash-env-names-a-shipped-file", check: "BASH_ENV names a file of the image", needs: files, judge: (*judge).bashEnv},
+
+		// What no artifact shows, so that the tally is complete.
+		{id: "SPEC-v3 §6/expanded-key-collision-rejected", check: "no two keys expand to one", waived: "keys become what they are when arguments are given, at create"},
+		{id: "SPEC-v3 §7/name-display-only", check: "labels change nothing", waived: "says what a program makes of a label, not what an artifact holds"},
+		{id: "SPEC-v3 §7/name-not-identity", check: "labels identify nothing", waived: "says what a program records, not what an artifact holds"},
+		{id: "SPEC-v3 §7.1.1/validate-declarations", check: "declarations are validated before selection", waived: "says when a program judges; what it would find, groups included, is judged by §9.1"},
+		{id: "SPEC-v3 §7.4/widenings-gate", check: "more authority waits for approval", waived: "is about two versions of a Kit and who uses them"},
+		{id: "SPEC-v3 §9.3/manifest-fallback", check: "a reader falls back to the annotations of a manifest", waived: "says what a reader does; that index and manifests agree is judged by annotations-promoted"},
+		{id: "host-mount@1/runtime-owned-location", check: "a Kit does not choose where the host keeps a directory", waived: "the grammar has no field for it, and one nobody knows is judged by §9.1"},
+		{id: "kit-registry@1/content-must-not-assume-address", check: "a Kit reads the address of the registry that it is announced", waived: "an address in a file cannot be told from any other"},
+		{id: "network-policy@1/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "is the other half of credential@1/inject-domain-in-allow, and judged there"},
+		{id: "network-policy@2/inject-domain-in-allow", check: "credentials are injected where traffic is allowed", waived: "is the other half of credential@1/inject-domain-in-allow, and judged there"},
 	}
 }
 

@@ -1,12 +1,9 @@
 package rule
 
 import (
-	"path"
 	"slices"
 
-	"github.com/kitbox-dev/kitbox/spec"
 	"github.com/kitbox-dev/kitbox/spec/constraint"
-	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
 // set reports whether the Kit is a published set.
@@ -18,73 +15,58 @@ func (j *judge) set() bool {
 	return true
 }
 
-// members returns the staged descriptors other than the Kit's own.
-func (j *judge) members(im *Image) map[string]*spec.Document {
-	own := j.own(im)
-	out := map[string]*spec.Document{}
-	for _, stem := range im.stems() {
-		if stem != own {
-			_, out[stem] = im.descriptor(stem)
-		}
-	}
-	return out
-}
-
-func (j *judge) setSources() {
-	if !j.set() {
-		return
-	}
-	for _, im := range j.Images {
-		members := j.members(im)
-		if len(members) < len(j.doc.Kits) {
-			j.fail(im, content.StageRoot, "the set lists %d Kits, and the sources of %d are staged beside its own", len(j.doc.Kits), len(members))
-		}
-		for stem, doc := range members {
-			if doc == nil {
-				j.fail(im, path.Join(content.StageRoot, stem, content.StagedDescriptor), "is no published descriptor")
-			}
-		}
-	}
-}
-
-// setFiles finds files that the layers of one Kit replace in those of another.
-// Where one Kit's layers end is where its sources are staged.
+// setFiles finds files that the layers of one Kit replace in those of another,
+// or take away from it, as a machine that composed the Kits would refuse.
 func (j *judge) setFiles() {
 	if !j.set() {
 		return
 	}
 	for _, im := range j.Images {
-		var ends []int
-		for _, stem := range im.stems() {
-			e, _ := im.Layers.At(path.Join(content.StageRoot, stem, content.StagedDescriptor))
-			ends = append(ends, e.Layer)
+		kit := j.owners(im)
+		if kit == nil {
+			j.waive("nothing tells which layers are of which Kit")
+			continue
 		}
-		slices.Sort(ends)
-		kit := func(layer int) int { n, _ := slices.BinarySearch(ends, layer); return n }
+		n := 0
 		for _, o := range im.Layers.Overwrites {
-			if kit(o.Below) != kit(o.Above) {
-				j.fail(im, o.Path, "layer %d replaces what layer %d, of another Kit, has there", o.Above, o.Below)
+			if kit(o.Below) == kit(o.Above) {
+				continue
 			}
+			if n++; n > many {
+				continue
+			}
+			what := "replaces"
+			if o.Removed {
+				what = "removes"
+			}
+			j.fail(im, o.Path, "layer %d %s what layer %d, of another Kit, has there", o.Above, what, o.Below)
+		}
+		if n > many {
+			j.fail(im, "", "at least %d more files of another Kit are replaced or removed", n-many)
 		}
 	}
 }
 
+// many is how many files that Kits do not agree on are listed.
+const many = 20
+
 func (j *judge) setLicenses() {
-	if !j.set() {
-		return
-	}
-	for _, im := range j.Images {
-		for stem, doc := range j.members(im) {
-			if doc == nil {
-				continue
-			}
-			for _, l := range doc.Licenses {
-				if !slices.Contains(j.doc.Licenses, l) {
-					j.fail(im, "licenses", "%s of the Kit staged as %s is missing", l, stem)
-				}
+	j.eachMerging(func(im *Image, m *merging) {
+		for _, l := range m.want.Licenses {
+			if !slices.Contains(j.doc.Licenses, l) {
+				j.fail(im, "licenses", "%s of a Kit it lists is missing", l)
 			}
 		}
-	}
+	})
+}
+
+// setKind finds sets of another kind than their Kits make.
+func (j *judge) setKind() {
+	j.eachMerging(func(im *Image, m *merging) {
+		if m.want.Kind != "" && m.want.Kind != j.doc.Kind {
+			j.fail(im, "kind", "is %s; the Kits it lists make a %s", j.doc.Kind, m.want.Kind)
+		}
+	})
 }
 
 // names returns the full names that entries provide.
@@ -98,25 +80,24 @@ func names(entries []string) map[string]constraint.Provide {
 	return out
 }
 
+// setProvides finds names that are missing, or that have another version than
+// the Kit gives them.
 func (j *judge) setProvides() {
-	if !j.set() {
-		return
-	}
-	have := names(j.doc.Provides)
-	for _, im := range j.Images {
-		for stem, doc := range j.members(im) {
-			if doc == nil {
+	j.eachMerging(func(im *Image, m *merging) {
+		have := names(j.doc.Provides)
+		for _, e := range m.want.Provides {
+			p, err := constraint.ParseProvide(e)
+			if err != nil {
 				continue
 			}
-			for _, e := range doc.Provides {
-				if p, err := constraint.ParseProvide(e); err == nil {
-					if _, ok := have[p.Name.String()]; !ok {
-						j.fail(im, "provides", "%s of the Kit staged as %s is missing", e, stem)
-					}
-				}
+			switch got, ok := have[p.Name.String()]; {
+			case !ok:
+				j.fail(im, "provides", "%s of a Kit it lists is missing", e)
+			case got.Version != p.Version:
+				j.fail(im, "provides", "%s is %s@%s; the Kit it lists provides %s", p.Name, p.Name, got.Version, e)
 			}
 		}
-	}
+	})
 }
 
 func (j *judge) setRequires() {

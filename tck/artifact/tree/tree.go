@@ -13,7 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -37,7 +39,7 @@ type Entry struct {
 	GID    int
 	Link   string // target of a symlink, as written
 	Size   int64
-	Sum    [32]byte // of the content, if the tree hashes
+	Sum    [32]byte // of the content and the extended attributes, if the tree hashes
 	Data   []byte   // if the tree keeps it
 	Layer  int      // the layer that wrote it, from 0
 }
@@ -58,10 +60,12 @@ func (e Entry) Executable(uid, gid uint32) bool {
 	return e.Mode&0o001 != 0
 }
 
-// An Overwrite is a file that a later layer replaced by something else.
+// An Overwrite is a file that a later layer replaced by something else, with
+// another owner or mode included, or removed.
 type Overwrite struct {
 	Path         string
 	Below, Above int // layers, from 0
+	Removed      bool
 }
 
 // A Tree is built by [Tree.Add], layer by layer. The zero value is empty and
@@ -73,14 +77,19 @@ type Tree struct {
 	// Hash makes the tree compute sums and record overwrites.
 	Hash bool
 
-	Overwrites []Overwrite // in the order in which they happened
-	Faults     []string    // entries that no layer may hold, one line each
+	// Overwrites are in the order in which they happened, a few of each pair of
+	// layers.
+	Overwrites []Overwrite
+	Faults     []string // entries that no layer may hold, one line each
 
-	root   node
-	layer  int   // that is being added
-	count  int   // nodes
-	visits int64 // of nodes, for whiteouts
-	kept   int64 // bytes of content
+	root    node
+	layer   int   // that is being added
+	count   int   // nodes
+	visits  int64 // of nodes, for whiteouts
+	kept    int64 // bytes of content
+	content int64 // bytes of all files, holes included
+
+	pairs map[[2]int]int // how many overwrites are recorded of two layers
 }
 
 // A node is an entry with what is below it.
@@ -100,14 +109,33 @@ const (
 	maxEntries = 5_000_000
 	maxVisits  = 20_000_000
 
-	// maxName bounds a path, in bytes, as Linux does.
-	maxName = 4096
+	// maxName bounds a path, in bytes: what Linux allows, without what the
+	// place takes where a layer is unpacked. maxTarget is its bound for a
+	// symlink's target.
+	maxName   = 4096 - 256
+	maxTarget = 4096
 
 	// maxLinks bounds how many symlinks one path follows.
 	maxLinks = 40
 
-	// maxOverwrites bounds how many are recorded.
-	maxOverwrites = 1000
+	// maxElement bounds a name in a directory, in bytes, as Linux does.
+	maxElement = 255
+
+	// maxOverwrites bounds how many are recorded of two layers. All together
+	// would let a Kit that updates many of its own files hide what it does to
+	// another's.
+	maxOverwrites = 6
+
+	// maxContent bounds all files, in bytes. A hole costs no byte of a tar.
+	maxContent = 64 << 30
+
+	// maxID is the largest user or group that a machine has to have.
+	maxID = 65535
+
+	// devices is where every machine has its own, whatever a layer says.
+	devices = "/dev/"
+
+	xattrs = "SCHILY.xattr." // begins the names of extended attributes
 
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
@@ -131,19 +159,29 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if t.count > maxEntries || t.visits > maxVisits || t.kept > maxAllKept {
+		if t.count > maxEntries || t.visits > maxVisits || t.kept > maxAllKept || t.content > maxContent {
 			return ErrTooLarge
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
 		}
 		name, ok := local(h.Name)
 		if !ok {
 			t.fault("%q leads out of the layer", h.Name)
 			continue
 		}
-		if len(name) > maxName {
+		if !fits(name) {
 			t.fault("%.40q… is longer than a path can be", h.Name)
 			continue
 		}
 		if name == "/" {
+			if h.Typeflag != tar.TypeDir {
+				t.fault("%q puts something in the place of the root", h.Name)
+			}
+			continue
+		}
+		if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
+			t.fault("%q belongs to %d:%d; a machine has the ids 0 to %d", h.Name, h.Uid, h.Gid, maxID)
 			continue
 		}
 		dir, base := path.Split(name)
@@ -151,7 +189,7 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 		switch {
 		case base == opaque:
 			if d := t.at(dir); d != nil {
-				t.clear(d)
+				t.clear(dir, d)
 			}
 			continue
 		case strings.HasPrefix(base, whiteout):
@@ -180,6 +218,19 @@ func local(name string) (string, bool) {
 	return path.Clean("/" + name), true
 }
 
+// fits reports whether Linux has room for an absolute path.
+func fits(name string) bool {
+	if len(name) > maxName {
+		return false
+	}
+	for e := range strings.SplitSeq(name, "/") {
+		if len(e) > maxElement {
+			return false
+		}
+	}
+	return true
+}
+
 func (t *Tree) fault(format string, args ...any) {
 	const enough = 20
 	if len(t.Faults) < enough {
@@ -191,8 +242,11 @@ func (t *Tree) fault(format string, args ...any) {
 func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, error) {
 	e := &Entry{Stated: true, Mode: uint32(h.Mode) & 0o7777, UID: h.Uid, GID: h.Gid}
 	switch h.Typeflag {
-	case tar.TypeReg:
+	case tar.TypeReg, tar.TypeGNUSparse:
 		e.Kind, e.Size = File, h.Size
+		if t.content += max(h.Size, 0); h.Size > maxContent || t.content > maxContent {
+			return nil, ErrTooLarge
+		}
 		if t.Keep != nil && t.Keep(name) {
 			if h.Size > maxKept {
 				return nil, ErrTooLarge
@@ -203,7 +257,7 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 			}
 			t.kept += int64(len(e.Data))
 			e.Sum = sha256.Sum256(e.Data)
-			return e, nil
+			break
 		}
 		if t.Hash {
 			sum := sha256.New()
@@ -215,7 +269,12 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 	case tar.TypeDir:
 		e.Kind = Dir
 	case tar.TypeSymlink:
-		e.Kind, e.Link, e.Sum = Symlink, h.Linkname, sha256.Sum256([]byte(h.Linkname))
+		if h.Linkname == "" || len(h.Linkname) >= maxTarget || strings.ContainsRune(h.Linkname, 0) {
+			t.fault("%q is a symlink without a usable target", h.Name)
+			return nil, nil
+		}
+		// The mode of a symlink means nothing.
+		e.Kind, e.Link, e.Mode, e.Sum = Symlink, h.Linkname, 0o777, sha256.Sum256([]byte(h.Linkname))
 	case tar.TypeLink:
 		target, ok := local(h.Linkname)
 		if !ok {
@@ -227,14 +286,45 @@ func (t *Tree) read(h *tar.Header, content io.Reader, name string) (*Entry, erro
 			t.fault("%q is a hard link to %q, which is not there", h.Name, h.Linkname)
 			return nil, nil
 		}
+		if to.Layer != t.layer {
+			// A layer is unpacked by itself, and kept for all Kits that have it.
+			t.fault("%q is a hard link to %q, which is in a layer below", h.Name, h.Linkname)
+			return nil, nil
+		}
 		again := to.Entry
 		return &again, nil
-	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+	case tar.TypeFifo:
 		e.Kind = Other
-	default: // headers of the format itself
+	case tar.TypeChar, tar.TypeBlock:
+		if stated, _ := local(h.Name); !strings.HasPrefix(stated, devices) {
+			t.fault("%q is a device node", h.Name)
+		}
+		return nil, nil
+	default:
+		t.fault("%q has the unknown type %q", h.Name, h.Typeflag)
 		return nil, nil
 	}
+	e.Sum = t.attributed(e.Sum, h)
 	return e, nil
+}
+
+// attributed mixes the extended attributes of an entry into its sum.
+func (t *Tree) attributed(sum [32]byte, h *tar.Header) [32]byte {
+	if !t.Hash || len(h.PAXRecords) == 0 {
+		return sum
+	}
+	all, any := sha256.New(), false
+	all.Write(sum[:])
+	for _, k := range slices.Sorted(maps.Keys(h.PAXRecords)) {
+		if strings.HasPrefix(k, xattrs) {
+			any = true
+			fmt.Fprintf(all, "%q %q", k, h.PAXRecords[k])
+		}
+	}
+	if any {
+		all.Sum(sum[:0])
+	}
+	return sum
 }
 
 // at returns the node at an absolute path, or nil.
@@ -282,6 +372,9 @@ func (t *Tree) put(dir, base string, e Entry) {
 			next = t.hang(at, elem)
 		}
 		if next.Kind != Dir {
+			if next.Kind != 0 && next.Kind != Symlink && next.Layer == t.layer {
+				t.fault("%q lies below %q, which is no directory", path.Join(dir, base), name)
+			}
 			t.overwrite(name, next, Entry{Kind: Dir, Layer: e.Layer})
 			next.Entry = Entry{Kind: Dir, Mode: 0o755, Layer: e.Layer}
 		}
@@ -293,7 +386,7 @@ func (t *Tree) put(dir, base string, e Entry) {
 	} else {
 		t.overwrite(path.Join(dir, base), n, e)
 		if e.Kind != Dir {
-			t.drop(n)
+			t.drop(path.Join(dir, base), n)
 		}
 	}
 	n.Entry = e
@@ -311,12 +404,25 @@ func (t *Tree) hang(at *node, name string) *node {
 
 // overwrite notes that e replaces what is at n, if that is another thing.
 func (t *Tree) overwrite(name string, n *node, e Entry) {
-	if !t.Hash || n.Kind == 0 || n.Layer == e.Layer || len(t.Overwrites) == maxOverwrites {
+	if n.Kind == Dir && e.Kind == Dir {
 		return
 	}
-	if (n.Kind != Dir || e.Kind != Dir) && (n.Kind != e.Kind || n.Sum != e.Sum) {
-		t.Overwrites = append(t.Overwrites, Overwrite{name, n.Layer, e.Layer})
+	if n.Kind != e.Kind || n.Sum != e.Sum || n.Mode != e.Mode || n.UID != e.UID || n.GID != e.GID {
+		t.note(name, n, false)
 	}
+}
+
+// note records what the layer that is being added does to n of a layer below.
+func (t *Tree) note(name string, n *node, removed bool) {
+	pair := [2]int{n.Layer, t.layer}
+	if !t.Hash || n.Kind == 0 || n.Layer == t.layer || t.pairs[pair] == maxOverwrites {
+		return
+	}
+	if t.pairs == nil {
+		t.pairs = map[[2]int]int{}
+	}
+	t.pairs[pair]++
+	t.Overwrites = append(t.Overwrites, Overwrite{name, n.Layer, t.layer, removed})
 }
 
 // remove removes a name that layers below wrote: what the layer itself wrote
@@ -330,8 +436,9 @@ func (t *Tree) remove(dir, base string) {
 	if n == nil || base == "" {
 		return
 	}
-	t.clear(n)
+	t.clear(path.Join(dir, base), n)
 	if n.Layer != t.layer && len(n.below) == 0 {
+		t.gone(path.Join(dir, base), n)
 		delete(d.below, base)
 		t.count--
 	}
@@ -339,13 +446,21 @@ func (t *Tree) remove(dir, base string) {
 
 // clear removes what layers below wrote in a directory. A directory that this
 // layer wrote something in stays as one that nobody states.
-func (t *Tree) clear(n *node) {
+func (t *Tree) clear(dir string, n *node) {
+	var names []string // in order, so that a report is the same every time
 	for name, k := range n.below {
-		t.visits++
-		t.clear(k)
+		if t.visits++; k.Layer != t.layer || k.below != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		k, at := n.below[name], path.Join(dir, name)
+		t.clear(at, k)
 		switch {
 		case k.Layer == t.layer:
 		case len(k.below) == 0:
+			t.gone(at, k)
 			delete(n.below, name)
 			t.count--
 		default:
@@ -354,11 +469,20 @@ func (t *Tree) clear(n *node) {
 	}
 }
 
-// drop removes all that is below n.
-func (t *Tree) drop(n *node) {
-	for _, k := range n.below {
+// gone notes that n is removed. A directory is nothing by itself.
+func (t *Tree) gone(name string, n *node) {
+	if n.Kind != Dir {
+		t.note(name, n, true)
+	}
+}
+
+// drop removes all that is below n, in whose place something else is put.
+func (t *Tree) drop(dir string, n *node) {
+	for _, name := range slices.Sorted(maps.Keys(n.below)) {
+		k, at := n.below[name], path.Join(dir, name)
 		t.visits++
-		t.drop(k)
+		t.gone(at, k)
+		t.drop(at, k)
 		t.count--
 	}
 	n.below = nil

@@ -22,6 +22,16 @@ type View interface {
 	Read(name string) ([]byte, bool)
 }
 
+// A Bounded is a View of which only so much can be asked, because every directory
+// costs a question to somebody else.
+type Bounded interface {
+	View
+
+	// Spare returns how many directories can be looked at for what should be.
+	// Looking at more is still possible, for what has to be.
+	Spare() int
+}
+
 // At implements [View].
 func (t *Tree) At(name string) (Entry, bool) {
 	n := t.at(name)

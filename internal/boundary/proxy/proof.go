@@ -1,0 +1,157 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
+	"github.com/kitbox-dev/kitbox/internal/boundary/echo"
+)
+
+// A Proof is what one request is given, as its presenters say it and the proxy keeps
+// it until the request has ended: the log has the names, the end of a phase ends the
+// request, and the secrets are masked in its answer. The zero value is of a request
+// that nothing ends. Its methods can be called concurrently.
+type Proof struct {
+	granted func(name string) bool // whether a credential may be used at this moment; nil: all may
+	revoked chan struct{}          // closed when the request may not go on; nil: never
+
+	mu      sync.Mutex
+	once    sync.Once
+	held    []string     // guarded by mu; credentials with whose grant the request ends
+	given   []string     // guarded by mu; those that it was given a secret of
+	secrets echo.Secrets // guarded by mu
+	notes   []string     // guarded by mu
+	failed  bool         // guarded by mu
+}
+
+// NewProof returns the proof of a request that [Proof.Revoke] ends. granted says whether
+// a credential may be used at the moment it is asked.
+func NewProof(granted func(name string) bool) *Proof {
+	return &Proof{granted: granted, revoked: make(chan struct{})}
+}
+
+// Hold lets the request end when the credential name is not granted any more, and
+// reports whether it is now. If it is not, nothing of it may be used.
+func (p *Proof) Hold(name string) bool {
+	// First held, then asked: a phase that ends between the two is seen by one of
+	// them.
+	p.mu.Lock()
+	if !slices.Contains(p.held, name) {
+		p.held = append(slices.Clip(p.held), name)
+	}
+	p.mu.Unlock()
+	return p.granted == nil || p.granted(name)
+}
+
+// Give says that the request is about to carry a secret of the credential name, as
+// texts has it: the secret itself, and the header it is in if that is Basic
+// authentication. It reports what [Proof.Hold] does; after a no, the request must not
+// be sent.
+func (p *Proof) Give(name string, texts ...string) bool {
+	if !p.Hold(name) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Contains(p.given, name) {
+		p.given = append(p.given, name)
+	}
+	p.secrets.Add(texts...)
+	return true
+}
+
+// Note adds a clause to what the log says of the request.
+func (p *Proof) Note(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, why)
+}
+
+// Fail is Note of what kept the boundary from doing what the request asked for.
+func (p *Proof) Fail(why string) {
+	p.Note(why)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = true
+}
+
+// Secrets returns what the request was given so far.
+func (p *Proof) Secrets() echo.Secrets {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.secrets
+}
+
+// Answer masks what r, an answer to the request, repeats of its secrets.
+func (p *Proof) Answer(r *http.Response) { p.Secrets().Answer(r) }
+
+// Outlive returns a context with the values of ctx that is done only when the request
+// may not go on, or with the function.
+func (p *Proof) Outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if p.revoked == nil {
+		return ctx, cancel
+	}
+	go func() {
+		select {
+		case <-p.revoked:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// Revoked reports whether the request may not go on any more.
+func (p *Proof) Revoked() bool {
+	if p.revoked == nil {
+		return false
+	}
+	select {
+	case <-p.revoked:
+		return true
+	default:
+		return false
+	}
+}
+
+// Revoke says that the request may not go on. It can be called more than once.
+func (p *Proof) Revoke() { p.once.Do(func() { close(p.revoked) }) }
+
+// holds returns the credentials with whose grant the request ends.
+func (p *Proof) holds() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Given returns the names of the credentials that the request was given secrets of, and
+// what was noted.
+func (p *Proof) Given() (names []string, notes string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.given), strings.Join(p.notes, "; ")
+}
+
+// Failed reports whether [Proof.Fail] was called.
+func (p *Proof) Failed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// complete adds to d what became of the request.
+func (p *Proof) complete(d *audit.Decision) {
+	names, notes := p.Given()
+	d.Credential = strings.Join(names, ",")
+	if notes != "" {
+		d.Why += "; " + notes
+	}
+	if p.Failed() {
+		d.Verdict = audit.Failed
+	}
+}
