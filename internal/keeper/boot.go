@@ -318,16 +318,12 @@ func (k *Keeper) install(ctx context.Context) error {
 			return fmt.Errorf("kit %s: file %s: %w", f.Kit, f.Path, err)
 		}
 	}
-	ready := false
 	for _, h := range k.Plan.Hooks {
 		if h.Phase != plan.Install {
 			continue
 		}
-		if !ready {
-			if err := k.workDir(ctx); err != nil {
-				return err
-			}
-			ready = true
+		if err := k.workDir(ctx); err != nil {
+			return err
 		}
 		if err := k.runHook(ctx, h); err != nil {
 			return err
@@ -360,12 +356,14 @@ func (k *Keeper) install(ctx context.Context) error {
 	return k.journal().Append(journal.InstallDone, "")
 }
 
-// workDir makes the directory that hooks and commands run in, unless it is there.
+// workDir makes the directory that hooks and commands run in, unless it is there. It
+// does so once in a boot.
 func (k *Keeper) workDir(ctx context.Context) error {
 	l := k.Plan.Launch
-	if l.Dir == "" || l.Dir == "/" {
+	if l.Dir == "" || l.Dir == "/" || k.looked {
 		return nil
 	}
+	k.looked = true
 	if err := k.Guest.MakeDir(ctx, l.Dir, l.User); err != nil {
 		return fmt.Errorf("working directory %s: %w", l.Dir, err)
 	}
