@@ -110,7 +110,7 @@ func tryInside(c *exec.Cmd) (t trials, err error) {
 	}
 	d := json.NewDecoder(&out)
 	d.DisallowUnknownFields()
-	if err = d.Decode(&t); err == io.EOF {
+	if err = d.Decode(&t); errors.Is(err, io.EOF) {
 		err = errors.New("the program that was to ended without a word")
 	}
 	return t, err

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	resourcestypes "github.com/moby/buildkit/executor/resources/types"
 	"github.com/moby/buildkit/util/network"
@@ -17,6 +16,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -102,30 +102,20 @@ func (n *publicNamespace) Sample() (*resourcestypes.NetworkSample, error) { retu
 // newNetNS returns a new network namespace with its loopback up. It lives as
 // long as the file or a process in it.
 func newNetNS() (*os.File, error) {
-	type made struct {
-		ns  *os.File
-		err error
-	}
-	c := make(chan made, 1)
-	go func() {
-		// Never unlocked: the thread is in the namespace and ends with
-		// this goroutine.
-		runtime.LockOSThread()
+	var ns *os.File
+	err := ownthread.Run(func() error { // it ends in the namespace
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			c <- made{err: err}
-			return
+			return err
 		}
 		lo, err := netlink.LinkByName("lo")
 		if err == nil {
 			err = netlink.LinkSetUp(lo)
 		}
 		if err != nil {
-			c <- made{err: err}
-			return
+			return err
 		}
-		ns, err := os.Open("/proc/thread-self/ns/net")
-		c <- made{ns, err}
-	}()
-	m := <-c
-	return m.ns, m.err
+		ns, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	return ns, err
 }

@@ -8,13 +8,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/guest/client"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 )
 
 // A listener carries one port.
@@ -228,30 +228,20 @@ func (l *listener) answer(s *net.UDPConn, to netip.AddrPort, sn *sender) {
 // DialUDP opens a datagram socket in the network namespace ns, connected to port
 // on the loopback there.
 func DialUDP(ns *os.File, port uint16, v6 bool) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		// The thread is not given back: it is in the wrong namespace, and
-		// ends with the goroutine.
-		runtime.LockOSThread()
+	var c net.Conn
+	err := ownthread.Run(func() error { // it ends in the namespace
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- result{nil, os.NewSyscallError("setns", err)}
-			return
+			return os.NewSyscallError("setns", err)
 		}
 		ip, network := net.IPv4(127, 0, 0, 1), "udp4"
 		if v6 {
 			ip, network = net.IPv6loopback, "udp6"
 		}
-		c, err := net.DialUDP(network, nil, &net.UDPAddr{IP: ip, Port: int(port)})
-		if err != nil {
-			done <- result{nil, err}
-			return
+		u, err := net.DialUDP(network, nil, &net.UDPAddr{IP: ip, Port: int(port)})
+		if err == nil {
+			c = u
 		}
-		done <- result{c, nil}
-	}()
-	r := <-done
-	return r.conn, r.err
+		return err
+	})
+	return c, err
 }

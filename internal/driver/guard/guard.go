@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/idmap"
 	"github.com/kitbox-dev/kitbox/internal/driver/machinedir"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
+	"github.com/kitbox-dev/kitbox/internal/ownthread"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -265,33 +265,27 @@ func layLater(dir string, run machinedir.Run, m plan.Mount, found []cover.Found)
 		defer t.f.Close()
 		return unix.FcntlInt(t.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	}
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine.
-		runtime.LockOSThread()
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return os.NewSyscallError("unshare", err)
+	return ownthread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		// Wherever it is now: directories above a mount can be renamed.
+		seen := false
+		for _, p := range append([]string{m.Path}, places...) {
+			ok, err := layAt(p, want, forGuest(found), empty)
+			if err != nil {
+				return err
 			}
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
-				return os.NewSyscallError("setns", err)
-			}
-			// Wherever it is now: directories above a mount can be renamed.
-			seen := false
-			for _, p := range append([]string{m.Path}, places...) {
-				ok, err := layAt(p, want, forGuest(found), empty)
-				if err != nil {
-					return err
-				}
-				seen = seen || ok
-			}
-			if !seen {
-				return fmt.Errorf("%s is nowhere in the machine any more", m.Source)
-			}
-			return nil
-		}()
-	}()
-	return <-done
+			seen = seen || ok
+		}
+		if !seen {
+			return fmt.Errorf("%s is nowhere in the machine any more", m.Source)
+		}
+		return nil
+	})
 }
 
 // layAt lays covers below p, in the mount namespace of this thread, if p is the
