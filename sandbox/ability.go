@@ -176,8 +176,8 @@ type VolumeKeeper interface {
 	Volumes(ctx context.Context, name string) ([]Volume, error)
 
 	// RemoveVolume deletes one, or all of the name when path is empty. One
-	// that is mounted in its sandbox is not deleted. Removing what is not
-	// there does nothing.
+	// that is mounted in its sandbox is not deleted, which is
+	// [kiterr.ErrRefused]. Removing what is not there does nothing.
 	RemoveVolume(ctx context.Context, name, path string) error
 }
 
@@ -228,14 +228,17 @@ type Pruned struct {
 
 // A HostMounter keeps directories that sandboxes of one Kit share.
 type HostMounter interface {
-	// HostMounts lists what there is, by handle. It makes nothing.
-	HostMounts(ctx context.Context) ([]HostMount, error)
+	// HostMounts lists what there is, by handle: of the Kit that is called
+	// kit, in any of its versions, or all when it is empty. It makes nothing
+	// and fetches nothing.
+	HostMounts(ctx context.Context, kit string) ([]HostMount, error)
 
 	// ReadHostMount opens one file of a directory, by its path there. It
 	// follows no link out of the directory.
 	ReadHostMount(ctx context.Context, handle, file string) (io.ReadCloser, error)
 
-	// RemoveHostMount deletes a directory that no sandbox uses.
+	// RemoveHostMount deletes a directory that no sandbox uses; one that is
+	// used is [kiterr.ErrRefused].
 	RemoveHostMount(ctx context.Context, handle string) error
 }
 

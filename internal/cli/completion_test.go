@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -20,6 +21,15 @@ func (*store) Volumes(_ context.Context, name string) ([]sandbox.Volume, error) 
 }
 
 func (*store) RemoveVolume(context.Context, string, string) error { return nil }
+
+func (*store) HostMounts(context.Context, string) ([]sandbox.HostMount, error) {
+	return []sandbox.HostMount{{Handle: "0011", Path: "/a", Identity: "repository k"}, {Handle: "0022", Path: "/b\tc", Identity: "repository l"}}, nil
+}
+
+func (*store) ReadHostMount(context.Context, string, string) (io.ReadCloser, error) {
+	return nil, kiterr.ErrNotFound
+}
+func (*store) RemoveHostMount(context.Context, string) error { return nil }
 
 func (s *store) Images(context.Context) ([]sandbox.Image, error) {
 	return []sandbox.Image{{Ref: "a:1"}, {Digest: "sha256:1"}, {Ref: "b:1"}}, nil
@@ -63,6 +73,17 @@ func TestCompletionOffersWhatTheCommandTakes(t *testing.T) {
 		{"volume rm gone ", "/data /log"},
 		{"volume rm gone /data ", ""},
 		{"volume inspect ", "gone t"},
+		{"stop ", "t u"},
+		{"stop t ", "u"},
+		{"stop t u ", ""},
+		{"start u ", "t"},
+		{"restart t ", "u"},
+		{"rm t ", "u"},
+		{"status t ", ""},
+		{"exec t ", ""},
+		{"mount read ", "0011\t/a of repository k 0022\t/b c of repository l"},
+		{"mount rm ", "0011\t/a of repository k 0022\t/b c of repository l"},
+		{"mount rm 0011 ", ""},
 		{"job stop ", "t u"},
 		{"job stop t ", "one two"},
 		{"job stop t one ", "two"},

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
+	"strings"
 
+	"github.com/kitbox-dev/kitbox/internal/identity"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -38,8 +41,18 @@ func (e *Engine) Volumes(_ context.Context, name string) ([]sandbox.Volume, erro
 }
 
 // HostMounts implements [sandbox.HostMounter]. It makes nothing.
-func (e *Engine) HostMounts(context.Context) ([]sandbox.HostMount, error) {
-	return e.shared.List(e.mounted)
+func (e *Engine) HostMounts(_ context.Context, kit string) ([]sandbox.HostMount, error) {
+	all, err := e.shared.List(e.mounted)
+	if kit == "" || err != nil {
+		return all, err
+	}
+	who := "image " + kit // which is named by nothing but itself
+	if !strings.HasPrefix(kit, "sha256:") {
+		if who, err = identity.OfReference(kit); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(all, func(m sandbox.HostMount) bool { return m.Identity != who }), nil
 }
 
 // ReadHostMount implements [sandbox.HostMounter].

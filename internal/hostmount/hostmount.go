@@ -185,7 +185,8 @@ func (s Store) Open(handle, file string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// Remove deletes a directory that no sandbox uses; users are as for List.
+// Remove deletes a directory that no sandbox uses; one that is used is
+// [kiterr.ErrRefused]. users are as for List.
 func (s Store) Remove(handle string, users func() (map[string][]string, error)) error {
 	if _, err := s.read(handle); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (s Store) Remove(handle string, users func() (map[string][]string, error)) 
 	dir := filepath.Join(s.Dir, handle)
 	if names := mounted[filepath.Join(dir, "data")]; len(names) > 0 {
 		slices.Sort(names)
-		return fmt.Errorf("host mount %s is used by %s; remove it first with 'kitbox rm'", handle, strings.Join(names, ", "))
+		return fmt.Errorf("host mount %s is used by %s; 'kitbox rm %s' comes first: %w", handle, strings.Join(names, ", "), strings.Join(names, " "), kiterr.ErrRefused)
 	}
 	// Out of sight at once, so that a kill half way leaves nothing half there.
 	gone := filepath.Join(s.Dir, ".gone-"+handle)

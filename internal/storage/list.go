@@ -13,6 +13,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/loopfs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // A Piece is storage that exists.
@@ -125,9 +126,12 @@ func (s Store) Remove(ctx context.Context, name, path string, used func() (map[s
 	return nil
 }
 
-// An InUseError says that a sandbox has the storage, running or stopped.
+// An InUseError says that a sandbox has the storage, running or stopped. It matches
+// [kiterr.ErrRefused].
 type InUseError struct{ Name, Path string }
 
 func (e *InUseError) Error() string {
 	return fmt.Sprintf("volume %s of %s is mounted in that sandbox; remove it first with 'kitbox rm %s'", e.Path, e.Name, e.Name)
 }
+
+func (e *InUseError) Is(target error) bool { return target == kiterr.ErrRefused }

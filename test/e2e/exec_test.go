@@ -78,7 +78,11 @@ func TestExecTakesVariablesFromFiles(t *testing.T) {
 	if out := ok(t, "exec", "-e", "KITBOX_TEST_GIVEN", "-e", "KITBOX_TEST_NONE", "vars", "--", "sh", "-c", "echo $KITBOX_TEST_GIVEN ${KITBOX_TEST_NONE-unset}"); out != "here unset\n" {
 		t.Errorf("variables named without a value: %q", out)
 	}
-	if o := kitbox(t, "exec", "--env-file", f, "vars", "--", "true"); o.Code != 1 || !strings.Contains(o.Stderr, "line 2") {
+	t.Setenv("KITBOX_TEST_EMPTY", "")
+	if out := ok(t, "exec", "-e", "KITBOX_TEST_EMPTY", "vars", "--", "sh", "-c", "echo ${KITBOX_TEST_EMPTY-unset}."); out != ".\n" {
+		t.Errorf("a variable that is set to nothing: %q", out)
+	}
+	if o := kitbox(t, "exec", "--env-file", f, "vars", "--", "true"); o.Code != 125 || !strings.Contains(o.Stderr, "line 2") {
 		t.Errorf("%+v", o)
 	}
 }

@@ -48,15 +48,15 @@ func TestTheSmallProgramAlone(t *testing.T) {
 	}{
 		{"exec alone -- sh -c 'echo here;exit 7'", 7, "here\n"},
 		{"exec alone -- /nothing", 125, "/nothing"},
-		{"exec -t -i alone -- true", 1, "needs a terminal"},
-		{"exec --nonsense alone -- true", 1, "nonsense"},
-		{"exec -w -- -d alone true", 1, "kit-engine is missing"}, // an option, although it follows --
+		{"exec -t -i alone -- true", 125, "needs a terminal"},
+		{"exec --nonsense alone -- true", 125, "nonsense"},
+		{"exec -w -- -d alone true", 125, "kit-engine is missing"}, // an option, although it follows --
 		{"stop -q --grace 0s alone", 0, ""},
 		// From here on more is needed.
-		{"exec alone -- true", 1, "kit-engine is missing"},
+		{"exec alone -- true", 125, "kit-engine is missing"},
 		{"stop alone", 1, "kit-engine is missing"},
 		{"start alone", 1, "kit-engine is missing"},
-		{"exec nobody -- true", 1, "kit-engine is missing"},
+		{"exec nobody -- true", 125, "kit-engine is missing"},
 		{"version", 1, "kit-engine is missing"},
 		{"", 1, "kit-engine is missing"},
 	} {

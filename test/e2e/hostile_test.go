@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // A workspace that holds kitbox's own state would let a sandbox write the plan
@@ -128,9 +130,7 @@ func TestASandboxWithATornPlanCanBeRemoved(t *testing.T) {
 // A process may lower its score as far as an ancestor of its was allowed to, so
 // a sandbox below a protected service could be the last to go.
 func TestASandboxIsNotSparedWhenMemoryRunsOut(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root sets the floor of a score")
-	}
+	needs.Root(t, "only root sets the floor of a score")
 	create(t, "memory", probe)
 	// The guest sets the score of a command that has begun, so the first look
 	// may be too early; what counts is that it comes and cannot be undone.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // kit makes a workload with the capabilities caps, a YAML list.
@@ -49,9 +51,7 @@ func groupFile(t *testing.T, pid int, names ...string) string {
 
 // TestResourcesHold has a sandbox without limits as its control.
 func TestResourcesHold(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("control groups are delegated to root only, as a rule")
-	}
+	needs.Root(t, "control groups are delegated to root only, as a rule")
 	const caps = "  - type: com.docker.sandbox/resources@1\n    config: {cpu: 0.5, memory: 96m}\n"
 	dir := kit(t, caps)
 	if o := kitbox(t, "plan", dir); !strings.Contains(o.Stdout, "0.5 cores") || !strings.Contains(o.Stdout, "96 MiB of memory") {

@@ -65,7 +65,7 @@ func TestHostMountsBelongToTheKit(t *testing.T) {
 			t.Errorf("read %s: %+v", file, o)
 		}
 	}
-	if o := kitbox(t, "mount", "rm", h); o.Code != 1 || !strings.Contains(o.Stderr, "first, second") {
+	if o := kitbox(t, "mount", "rm", h); o.Code != 2 || !strings.Contains(o.Stderr, "first, second") {
 		t.Errorf("removing one in use: %+v", o)
 	}
 	if o := kitbox(t, "mount", "rm", "../../etc"); o.Code != 1 || !strings.Contains(o.Stderr, "not found") {

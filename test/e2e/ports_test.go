@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,6 +80,23 @@ func TestPortsOfAServerOnTheLoopbackInside(t *testing.T) {
 	web, dns := ps["3000/tcp"], ps["3001/udp"]
 	if web.Name != "web" || len(web.Addresses) == 0 || len(dns.Addresses) == 0 {
 		t.Fatalf("%+v", ps)
+	}
+	// localhost is both, and clients try the newer one first.
+	families := []string{"127.0.0.1", "::1"}
+	if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
+		l.Close()
+	} else {
+		t.Logf("this machine has no ::1: %v", err)
+		families = families[:1]
+	}
+	for _, p := range []port{web, dns} {
+		var want []string
+		for _, ip := range families {
+			want = append(want, net.JoinHostPort(ip, strconv.Itoa(int(p.Host))))
+		}
+		if !slices.Equal(p.Addresses, want) {
+			t.Errorf("%d/%s is at %v, want %v", p.Container, p.Transport, p.Addresses, want)
+		}
 	}
 	for _, a := range web.Addresses {
 		if got := hear(t, "tcp", a); got != "tcp 3000\n" {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 // write makes a Kit directory out of name → content.
@@ -116,9 +118,7 @@ func TestFailedStartupHookIsReportedAndExecStaysPossible(t *testing.T) {
 }
 
 func TestFullDiskIsSaid(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount a small filesystem")
-	}
+	needs.Root(t, "a small filesystem is mounted")
 	dir := t.TempDir()
 	// A private mount namespace, so that nothing is left mounted whatever happens.
 	// The builder, if one came up, ends in there too: nobody else sees its socket.
@@ -150,9 +150,7 @@ func finishWithHome(t *testing.T, home string, args ...string) outcome {
 }
 
 func TestNoUserNamespacesIsSaid(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to turn them off in a namespace of its own")
-	}
+	needs.Root(t, "they are turned off in a namespace of their own")
 	// The limit is per user namespace, so the machine's own stays as it is.
 	script := "echo 0 > /proc/sys/user/max_user_namespaces && exec " + filepath.Join(bin, "kitbox") + " run --rm --exec " + probe + " -- true"
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)

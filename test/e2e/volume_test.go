@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
 type volume struct {
@@ -86,12 +88,8 @@ func TestVolumesAreListedAndRemovedByName(t *testing.T) {
 // boundsVolumes says whether this machine can hold a size; in CI it must.
 func boundsVolumes(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only the system's root mounts filesystems in files")
-	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil && os.Getenv("CI") == "" {
-		t.Skip(err)
-	}
+	needs.Root(t, "only the system's root mounts filesystems in files")
+	needs.File(t, "/dev/loop-control", "modprobe loop")
 }
 
 // loopDevices lists the files below our state directory that have one.

@@ -28,16 +28,20 @@ func Mount(e *world.Env) *cobra.Command {
 func mountList(e *world.Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "ls",
-		Short:   "List the directories",
-		Example: `  kitbox mount ls --json | jq -r '.[].dir'`,
-		Args:    argument.None,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:   "ls [KIT]",
+		Short: "List the directories of one Kit, or all",
+		Long: `Lists directories, with --json also where they are on this machine. KIT is a
+reference or a directory; its versions share what they keep, so that a tag or a digest
+changes nothing. Listing makes nothing and asks no registry.`,
+		Example: `  kitbox mount ls --json | jq -r '.[].dir'
+  kitbox mount ls ghcr.io/example/kit`,
+		Args: argument.AtMostOne("KIT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
 				return err
 			}
-			mounts, err := m.HostMounts(cmd.Context())
+			mounts, err := m.HostMounts(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
@@ -61,6 +65,8 @@ func mountRead(e *world.Env) *cobra.Command {
 		Short:   "Print one file of a directory",
 		Example: `  kitbox mount read 0123456789abcdef cache/index`,
 		Args:    argument.Two("HANDLE", "FILE"),
+
+		ValidArgsFunction: handles(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
@@ -83,6 +89,8 @@ func mountRemove(e *world.Env) *cobra.Command {
 		Short:   "Delete a directory that no sandbox uses, with all that is in it",
 		Example: `  kitbox mount rm 0123456789abcdef`,
 		Args:    argument.One("HANDLE"),
+
+		ValidArgsFunction: handles(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := sandbox.HostMountsOf(e.Runtime)
 			if err != nil {
@@ -94,5 +102,27 @@ func mountRemove(e *world.Env) *cobra.Command {
 			fmt.Fprintln(e.Stdout, args[0])
 			return nil
 		},
+	}
+}
+
+// handles completes the handle of a directory, and what it is of.
+func handles(e *world.Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		m, err := sandbox.HostMountsOf(e.Runtime)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		mounts, err := m.HostMounts(cmd.Context(), "")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var offered []string
+		for _, m := range mounts {
+			offered = append(offered, cobra.CompletionWithDesc(m.Handle, output.Printable(m.Path+" of "+m.Identity)))
+		}
+		return offered, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,9 +65,10 @@ func (e *Env) OnSandbox(f func(cmd *cobra.Command, sb sandbox.Sandbox, rest []st
 	}
 }
 
-// Names completes the name of an existing sandbox.
+// Names completes the name of an existing sandbox: the first argument, or each of those
+// of a command that takes several, none twice.
 func (e *Env) Names(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Name() != "rm" {
+	if len(args) > 0 && !strings.Contains(cmd.Use, "NAME...") {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	infos, err := e.Runtime.List(cmd.Context())
@@ -74,7 +77,9 @@ func (e *Env) Names(cmd *cobra.Command, args []string, _ string) ([]string, cobr
 	}
 	var ns []string
 	for _, i := range infos {
-		ns = append(ns, i.Name)
+		if !slices.Contains(args, i.Name) {
+			ns = append(ns, i.Name)
+		}
 	}
 	return ns, cobra.ShellCompDirectiveNoFileComp
 }

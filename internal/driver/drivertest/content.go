@@ -7,7 +7,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kitbox-dev/kitbox/internal/driver"
 	"github.com/kitbox-dev/kitbox/internal/plan"
+	"github.com/kitbox-dev/kitbox/kiterr"
 )
 
 // bind is a mount whose ids shift as the machine's do.
@@ -198,7 +200,30 @@ var contentChecks = []check{
 		if st, err := os.Lstat(source + "/d/e/f"); err != nil || st.Mode() != 0o755 && stranger > 0 {
 			return fmt.Errorf("a program that was to run as root is one with mode %v, %v", st.Mode(), err)
 		}
-		return errors.Join(owner(source+"/theirs", 0, 0), owner(source+"/beside", uint32(stranger), uint32(stranger)))
+		if err := errors.Join(owner(source+"/theirs", 0, 0), owner(source+"/beside", uint32(stranger), uint32(stranger))); err != nil {
+			return err
+		}
+		// So is what a machine made that was killed, when it starts again.
+		if err := x.d.Start(x.ctx, m.ID); err != nil {
+			return err
+		}
+		if err := x.want(cl, "touch /w/late && stat -c %u /w/late", "0"); err != nil {
+			return err
+		}
+		got, _, err := x.find(m.ID)
+		if err != nil || got.PID == 0 {
+			return err // the guest is no process of this system
+		}
+		if err := syscall.Kill(got.PID, syscall.SIGKILL); err != nil {
+			return err
+		}
+		if err := driver.Wait(x.ctx, x.d, m.ID); err != nil && !errors.Is(err, kiterr.ErrUnsupported) {
+			return err
+		}
+		if err := x.d.Start(x.ctx, m.ID); err != nil {
+			return err
+		}
+		return owner(source+"/late", o.HostUID, o.HostGID)
 	}},
 	{"a read-only mount cannot be written, by root neither", func(x *trial) error {
 		source := x.scratch + "/ro"

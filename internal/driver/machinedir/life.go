@@ -80,6 +80,9 @@ func (l Life) Start(ctx context.Context, id string) error {
 		}
 		return err
 	}
+	if since, ran := m.begun(); ran {
+		l.giveBack(ctx, m, since) // it ended by itself
+	}
 	if err := l.Clear(m); err != nil {
 		return err
 	}
@@ -110,9 +113,14 @@ func (l Life) Stop(ctx context.Context, id string, grace time.Duration) error {
 // kill ends m, and then gives away what it made in directories of the host's.
 func (l Life) kill(ctx context.Context, m *Machine) error {
 	since, ran := m.begun()
-	if err := l.Kill(m); err != nil || !ran {
-		return err
+	err := l.Kill(m)
+	if err == nil && ran {
+		l.giveBack(ctx, m, since)
 	}
+	return err
+}
+
+func (l Life) giveBack(ctx context.Context, m *Machine, since time.Time) {
 	p, err := m.Plan()
 	if err == nil {
 		err = owners.Return(ctx, p, since)
@@ -120,7 +128,6 @@ func (l Life) kill(ctx context.Context, m *Machine) error {
 	if err != nil && l.Log != nil {
 		l.Log.Warn("not all that was made belongs to whom it should", "machine", m.ID, "err", err)
 	}
-	return nil
 }
 
 // Remove removes a machine as [driver.Driver] says.
