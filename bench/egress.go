@@ -207,25 +207,29 @@ type guest struct {
 }
 
 // newGuest starts a boundary that lets through what rule matches, the pattern of which
-// is a name, and dials to for it. c holds what else it is to have.
-func newGuest(ctx context.Context, rule plan.EgressRule, to string, c control.Config) (*guest, error) {
+// is a name, and dials to for it; and what more matches, for which c has routes. c holds
+// what else it is to have.
+func newGuest(ctx context.Context, rule plan.EgressRule, to string, c control.Config, more ...plan.EgressRule) (*guest, error) {
 	ns, err := newNetNS()
 	if err != nil {
 		return nil, fmt.Errorf("a network namespace: %w", err)
 	}
 	g := &guest{ns: ns}
-	if err := g.start(ctx, rule, to, c); err != nil {
+	if err := g.start(ctx, rule, to, c, more); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
 }
 
-func (g *guest) start(ctx context.Context, rule plan.EgressRule, to string, c control.Config) (err error) {
-	rule.Allow, rule.Source = true, "bench"
-	if c.Policy, err = policy.New([]plan.EgressRule{rule}); err != nil {
+func (g *guest) start(ctx context.Context, rule plan.EgressRule, to string, c control.Config, more []plan.EgressRule) (err error) {
+	rules := append([]plan.EgressRule{rule}, more...)
+	for i := range rules {
+		rules[i].Allow, rules[i].Source = true, "bench"
+	}
+	if c.Policy, err = policy.New(rules); err != nil {
 		return err
 	}
-	c.Sandbox, c.GuestNetNS, c.Phase, c.Routes = "bench", g.ns, rule.Phase, []plan.Route{{Name: rule.Pattern, Addr: to}}
+	c.Sandbox, c.GuestNetNS, c.Phase, c.Routes = "bench", g.ns, rule.Phase, append(c.Routes, plan.Route{Name: rule.Pattern, Addr: to})
 	if g.boundary, err = control.Start(ctx, c); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dockerauth"
 	"github.com/kitbox-dev/kitbox/internal/plan"
-	"github.com/kitbox-dev/kitbox/internal/secret"
 )
 
 // dockerConfig is the directory that docker itself would read.
@@ -33,12 +32,6 @@ func presentable(ctx context.Context, dir, registry string) error {
 	return err
 }
 
-// login is a [dockerauth.Source].
-func login(ctx context.Context, a plan.DockerAuth) (dockerauth.Login, error) {
-	l, err := fetch.FindLogin(ctx, a.Config, a.Registry)
-	return dockerauth.Login{Username: l.Username, Password: secret.New([]byte(l.Password)), Identity: secret.New([]byte(l.IdentityToken))}, err
-}
-
 // challengesFile remembers what registries asked for, in a sandbox's directory.
 const challengesFile = "registries.json"
 
@@ -48,7 +41,7 @@ func logins(p *plan.Plan, dir string, log func(audit.Decision)) (*dockerauth.Pre
 	if len(p.DockerAuth) == 0 {
 		return nil, nil
 	}
-	return dockerauth.New(p.DockerAuth, login, filepath.Join(dir, challengesFile), func(d audit.Decision) {
+	return dockerauth.New(p.DockerAuth, new(keyring).Login, filepath.Join(dir, challengesFile), func(d audit.Decision) {
 		d.Sandbox = p.Name
 		log(d)
 	})

@@ -59,7 +59,7 @@ func (o *outside) issue(w http.ResponseWriter, r *http.Request, body string) boo
 	how := r.URL.Query().Get("how") + form.Get("how")
 	switch {
 	case host == authName && r.URL.Path == "/token":
-		o.grant(w, how, map[string]any{"access_token": o.access(), "refresh_token": o.refresh(), "expires_in": 3600, "token_type": "Bearer", "stamp": "served"}, form.Get("code"))
+		o.grant(w, how, map[string]any{"access_token": o.access(), "refresh_token": o.refresh(), "expires_in": 3600, "token_type": "Bearer", "account_id": "served"}, form.Get("code"))
 	case host == failName && r.URL.Path == "/token":
 		o.grant(w, how, map[string]any{"error": "invalid_client", "error_description": "served"}, form.Get("refresh_token"))
 	case host == tokName && r.URL.Path == "/token":
@@ -67,10 +67,12 @@ func (o *outside) issue(w http.ResponseWriter, r *http.Request, body string) boo
 			http.Error(w, `{"details":"no login"}`, http.StatusUnauthorized)
 			return true
 		}
-		o.grant(w, how, map[string]any{"token": o.access(), "refresh_token": o.refresh(), "expires_in": 300, "stamp": "served"}, o.login())
+		o.grant(w, how, map[string]any{"token": o.access(), "refresh_token": o.refresh(), "expires_in": 300, "account_id": "served"}, o.login())
 	case host == regName && strings.HasPrefix(r.URL.Path, "/v2/") && r.Header.Get("Authorization") != "Bearer "+o.access():
 		w.Header().Set("Www-Authenticate", `Bearer realm="https://`+tokName+`/token",service="`+regName+`"`)
 		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+	case host == regName && r.URL.Path == "/v2/repeat":
+		repeat(w, r, "body", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	case host == regName && r.URL.Path == "/v2/blob":
 		http.Redirect(w, r, "https://"+mirrorName+"/blob", http.StatusTemporaryRedirect)
 	default:
@@ -100,6 +102,9 @@ func (o *outside) grant(w http.ResponseWriter, how string, doc map[string]any, g
 	case "fields":
 		doc["note"] = "the token is " + o.access()
 		doc["id_token"] = o.access()
+		doc["ticket"] = o.access() // a name that says nothing
+		doc["organization"] = map[string]any{"name": "of " + o.access(), "id": o.refresh(), "key": o.refresh()}
+		doc["scope"] = "served " + o.access()
 		doc["deep"] = map[string]any{"list": []any{o.access(), map[string]any{"x": o.refresh()}}}
 		doc["at_"+o.access()] = "a name"
 	case "twice":
@@ -108,7 +113,7 @@ func (o *outside) grant(w http.ResponseWriter, how string, doc map[string]any, g
 		return
 	case "escaped":
 		b, _ := json.Marshal(doc)
-		io.WriteString(w, strings.Replace(string(b), `"stamp":"served"`, `"stamp":"served `+`\u0073`+o.access()[1:]+`"`, 1))
+		io.WriteString(w, strings.Replace(string(b), `:"served"`, `:"served `+`\u0073`+o.access()[1:]+`"`, 1))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -333,6 +338,20 @@ func tokenTricks() []attempt {
 		served("in-fields", "other fields with tokens", "fields", "kitbox-token-"),
 		served("twice", "a field that is there twice", "twice"),
 		served("escaped", "a text with a token that is escaped", "escaped", "kitbox-token-"),
+		{name: "docker-auth-repeated", tries: "a registry that repeats the token it is shown", in: plain, at: host,
+			attack: func(w *world) error {
+				text, err := stood("/token?service=" + regName)
+				m := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(text)
+				if m == nil {
+					return broken(fmt.Errorf("no token in %.200q, %w", text, err))
+				}
+				text, err = answer(regName, lines("GET /v2/repeat HTTP/1.1", "Host: "+regName, "Authorization: Bearer "+m[1]))
+				return exposed(w, text, err, proven(string(w.Secret)+"-access"))
+			},
+			control: func(w *world) error {
+				text, err := direct(regName, lines("GET /v2/repeat HTTP/1.1", "Host: "+regName, "Authorization: Bearer "+string(w.Secret)+"-access"))
+				return exposed(w, text, err)
+			}},
 		shown("login-at-another-path", "the login's stand-in at another path of its token service", func(w *world, auth string) error {
 			return anyOf(present(w, tokName, tokName, tokName, "/other", auth), present(w, tokName, tokName, tokName, "/token/x", auth),
 				present(w, tokName, tokName, tokName, "/token/../other", auth), present(w, tokName, tokName, tokName, "/Token", auth))

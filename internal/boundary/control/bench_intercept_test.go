@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,4 +226,81 @@ func BenchmarkClosingThePhase(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "ms-p50")
 	b.ReportMetric(cpu.Seconds()*1000/float64(len(took)), "cpu-ms")
 	b.ReportMetric(float64(took[len(took)*9/10].Microseconds())/1000, "ms-p90")
+}
+
+// BenchmarkClosingWhatIsLookedInto cuts requests that are on their way: with their
+// hosts, or alone.
+func BenchmarkClosingWhatIsLookedInto(b *testing.B) {
+	for name, lines := range map[string][]string{
+		"hosts":    {"install allow example.com GET /ok/**"},
+		"requests": {"install allow example.com GET /ok/**", "runtime allow example.com GET /other"},
+	} {
+		b.Run(name, func(b *testing.B) { benchmarkClosing(b, lines) })
+	}
+}
+
+func benchmarkClosing(b *testing.B, lines []string) {
+	const each, streams = 120, 2 // connections of either kind, and requests on one of HTTP/2
+	begun := make(chan struct{}, each*(streams+1))
+	i := inspect(b, "", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "some")
+		w.(http.Flusher).Flush()
+		begun <- struct{}{}
+		<-r.Context().Done()
+	})
+	log, err := audit.Open(filepath.Join(b.TempDir(), "policy.jsonl"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer log.Close()
+	var rules []plan.EgressRule
+	for _, l := range lines {
+		f := strings.Fields(l)
+		rules = append(rules, plan.EgressRule{Phase: plan.Phase(f[0]), Pattern: f[2], Allow: true, Methods: []string{f[3]}, Paths: []string{f[4]}, Source: "kit k"})
+	}
+	p, err := egress.New(rules)
+	if err != nil {
+		b.Fatal(err)
+	}
+	x := start(b, i.g, control.Config{Phase: plan.Install, Log: log.Write, Policy: p, Leaf: i.authority.Leaf, Roots: i.roots, Routes: []plan.Route{route("example.com", i.at)}})
+	var took []time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		x.SetPhase(plan.Install)
+		requests, ends := 0, make(chan error, each*(streams+1))
+		var clients []*http.Client
+		for n := range 2 * each {
+			c := i.client(n >= each)
+			clients = append(clients, c)
+			for range map[bool]int{false: 1, true: streams}[n >= each] {
+				requests++
+				go func() { ends <- fetch(c, "/ok/x") }()
+				select {
+				case <-begun:
+				case err := <-ends:
+					b.Fatal(err)
+				}
+			}
+		}
+		b.StartTimer()
+		t := time.Now()
+		x.SetPhase(plan.Runtime)
+		took = append(took, time.Since(t))
+		b.StopTimer()
+		for range requests {
+			if <-ends == nil {
+				b.Fatal("a request outlived its phase")
+			}
+		}
+		for _, c := range clients {
+			c.CloseIdleConnections()
+		}
+		for x.Flows() > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		b.StartTimer()
+	}
+	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "ms-p50")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "ms-max")
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -38,15 +39,15 @@ type Login struct {
 	Identity secret.Value
 }
 
-// A Source finds the login for a registry as it is now. No error says anything
-// of a secret.
+// A Source finds the login for a registry as it is now. It is asked at every use of
+// the login and of what it was exchanged for, and heeds ctx. No error says anything of
+// a secret.
 type Source func(ctx context.Context, a plan.DockerAuth) (Login, error)
 
 // Bounds of what a sandbox can make a Presenter hold.
 const (
 	maxTokens   = 512
 	maxServices = 8 // token services of one registry
-	loginAge    = 30 * time.Second
 )
 
 // A Presenter presents the registry logins of one sandbox. Make it with [New]. Its
@@ -81,10 +82,8 @@ type grant struct {
 	plan.DockerAuth
 	places []place
 
-	mu    sync.Mutex
-	login Login     // guarded by mu
-	read  time.Time // guarded by mu; when login was
-	asks  string    // guarded by mu; the scheme that the registry asks for: basic, bearer, or empty if it is not known
+	mu   sync.Mutex
+	asks string // guarded by mu; the scheme that the registry asks for: basic, bearer, or empty if it is not known
 }
 
 // name is how a grant is told.
@@ -100,7 +99,8 @@ type service struct {
 type token struct {
 	of      *grant
 	value   secret.Value
-	refresh bool // it is for the token service, and not for the registry
+	login   Login // that was shown for it
+	refresh bool  // it is for the token service, and not for the registry
 	expires time.Time
 	made    time.Time
 }
@@ -178,7 +178,7 @@ func (p *Presenter) Grants(_ plan.Phase, name string) bool {
 
 // Present implements [proxy.Presenter]: what a registry is sent, in the requests of
 // its protocol, in the place of a stand-in for a token.
-func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port uint16, q intercept.Request, proof *proxy.Proof) {
+func (p *Presenter) Present(ctx context.Context, _ plan.Phase, host string, port uint16, q intercept.Request, proof *proxy.Proof) {
 	g := p.at(host, port)
 	if g == nil || len(q.Header["Authorization"]) != 1 || !inProtocol(q.Path) {
 		return
@@ -187,11 +187,23 @@ func (p *Presenter) Present(_ context.Context, _ plan.Phase, host string, port u
 	if !strings.EqualFold(scheme, "bearer") {
 		return // [Presenter.Take] can ask the registry first
 	}
-	value, ok := p.redeem(strings.TrimSpace(rest), g, false)
-	if !ok || !proof.Give(g.name(), string(value.Expose())) {
+	t, ok := p.redeem(strings.TrimSpace(rest), g, false)
+	if !ok {
 		return
 	}
-	q.Header["Authorization"] = []string{"Bearer " + string(value.Expose())}
+	// A token outlives the login that it was issued for; its use must not.
+	switch l, err := g.find(ctx, p.source); {
+	case err != nil:
+		proof.Fail(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
+		return
+	case !l.is(t.login):
+		proof.Fail("the token was issued for another login of " + g.Registry)
+		return
+	}
+	if !proof.Give(g.name(), string(t.value.Expose())) {
+		return
+	}
+	q.Header["Authorization"] = []string{"Bearer " + string(t.value.Expose())}
 	delete(q.Header, "Accept-Encoding") // so that what the answer repeats can be found
 }
 
@@ -224,20 +236,15 @@ func (g *grant) stands(payload string) bool {
 	return ok && password == g.Placeholder
 }
 
-// find returns the login, which is read again when it is older than a moment.
+// find returns the login as it is now.
 func (g *grant) find(ctx context.Context, source Source) (Login, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.read.IsZero() && time.Since(g.read) < loginAge {
-		return g.login, nil
-	}
-	l, err := source(ctx, g.DockerAuth)
-	if err != nil {
-		g.read = time.Time{}
-		return Login{}, err
-	}
-	g.login, g.read = l, time.Now()
-	return l, nil
+	return source(ctx, g.DockerAuth)
+}
+
+// is reports whether l and o are the same login.
+func (l Login) is(o Login) bool {
+	same := func(a, b secret.Value) bool { return subtle.ConstantTimeCompare(a.Expose(), b.Expose()) == 1 }
+	return l.Username == o.Username && same(l.Password, o.Password) && same(l.Identity, o.Identity)
 }
 
 func (l Login) basic() string {
@@ -270,12 +277,12 @@ func (p *Presenter) keep(t *token) string {
 }
 
 // redeem returns what a stand-in for one of g's tokens stands for.
-func (p *Presenter) redeem(name string, g *grant, refresh bool) (secret.Value, bool) {
+func (p *Presenter) redeem(name string, g *grant, refresh bool) (*token, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.tokens[name]
 	if t == nil || t.of != g || t.refresh != refresh || !t.expires.IsZero() && time.Now().After(t.expires) {
-		return secret.Value{}, false
+		return nil, false
 	}
-	return t.value, true
+	return t, true
 }

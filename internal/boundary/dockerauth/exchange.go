@@ -85,7 +85,7 @@ func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send inte
 	switch g.scheme() {
 	case "":
 		if err := p.discover(phase, at, r, send); err != nil {
-			proof.Fail("what " + g.Registry + " asks for cannot be found out: " + err.Error())
+			proof.Note("what " + g.Registry + " asks for cannot be found out: " + err.Error())
 			return
 		}
 		if g.scheme() == "basic" {
@@ -100,7 +100,7 @@ func (p *Presenter) basic(phase plan.Phase, at place, r *http.Request, send inte
 		err = errors.New("it is a token for a token service alone")
 	}
 	if err != nil {
-		proof.Fail(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
+		proof.Note(fmt.Sprintf("the login of %s is not presented: %v", g.Registry, err))
 		return
 	}
 	if !proof.Give(g.name(), string(l.Password.Expose()), l.basic()) {
@@ -138,6 +138,16 @@ type exchange struct {
 	of      *grant
 	form    url.Values   // of a POST; nil for a GET
 	refresh secret.Value // what the form's refresh token stands for
+	from    Login        // that the refresh token was issued for
+}
+
+// again asks with the login in the place of a refresh token. The client does not
+// notice.
+func (e *exchange) again() {
+	e.refresh = secret.Value{}
+	e.form.Del("refresh_token")
+	e.form.Set("grant_type", "password")
+	e.form.Set("password", e.of.Placeholder)
 }
 
 // read finds the stand-in that r shows; without one, r is as it was and the
@@ -184,15 +194,11 @@ func (p *Presenter) read(r *http.Request, grants []*grant) (*exchange, error) {
 		}
 		for _, g := range grants {
 			token := form.Get("refresh_token")
-			if v, ok := p.redeem(token, g, true); ok {
-				e.of, e.refresh = g, v
+			if t, ok := p.redeem(token, g, true); ok {
+				e.of, e.refresh, e.from = g, t.value, t.login
 			} else if strings.HasPrefix(token, g.refreshes()) {
-				// A keeper ago. The client asks with the login again,
-				// and does not notice.
-				e.of = g
-				form.Del("refresh_token")
-				form.Set("grant_type", "password")
-				form.Set("password", g.Placeholder)
+				e.of = g // a keeper ago
+				e.again()
 			}
 		}
 		if e.of == nil {
@@ -208,6 +214,9 @@ func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange
 	login, err := e.of.find(r.Context(), p.source)
 	if err != nil {
 		return fmt.Errorf("the login of %s is not presented: %w", e.of.Registry, err)
+	}
+	if !e.refresh.Empty() && !login.is(e.from) {
+		e.again()
 	}
 	out, err := e.request(r, login)
 	if err != nil {
@@ -230,7 +239,7 @@ func (p *Presenter) exchange(w http.ResponseWriter, r *http.Request, e *exchange
 		return errors.New("the answer of the token service is too long or broke off")
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
-		if body, err = p.replace(e.of, body); err != nil {
+		if body, err = p.replace(e.of, login, body); err != nil {
 			return err
 		}
 	} else {
@@ -320,7 +329,7 @@ func cloneForm(f url.Values) url.Values {
 
 // replace puts stand-ins in the place of the tokens of an answer. What it does
 // not know of is left out: it could be a token too.
-func (p *Presenter) replace(g *grant, body []byte) ([]byte, error) {
+func (p *Presenter) replace(g *grant, login Login, body []byte) ([]byte, error) {
 	var in struct {
 		Token     string      `json:"token"`
 		Access    string      `json:"access_token"`
@@ -343,7 +352,7 @@ func (p *Presenter) replace(g *grant, body []byte) ([]byte, error) {
 			return ""
 		}
 		if made[value] == "" || refresh {
-			t := &token{of: g, value: secret.New([]byte(value)), refresh: refresh}
+			t := &token{of: g, value: secret.New([]byte(value)), login: login, refresh: refresh}
 			if !refresh {
 				t.expires = time.Now().Add(good + grace)
 			}

@@ -68,8 +68,10 @@ type Session struct {
 	Forward *Forward
 
 	// Begin judges a request. If it is allowed, cancel may be called with a
-	// reason until t.End is.
-	Begin func(ctx context.Context, r Request, cancel func(error)) (v egress.Verdict, t Turn)
+	// reason until t.End is. It returns at once; still is closed when the
+	// request moves no byte any more. A client that reads nothing, or a hook
+	// that does not heed its context, can keep that from happening.
+	Begin func(ctx context.Context, r Request, cancel func(why error) (still <-chan struct{})) (v egress.Verdict, t Turn)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
@@ -457,10 +459,10 @@ func (s *Server) prepare(st *state, http2 bool) {
 			if c.turn.Answered != nil {
 				c.turn.Answered(r)
 			}
-			if r.StatusCode != http.StatusSwitchingProtocols {
+			if r.StatusCode != http.StatusSwitchingProtocols { // that one is written to as well
 				r.Body = &whole{r.Body, r.Request.Context(), c}
-			} else { // that one is written to as well
-				c.begin()
+			} else {
+				c.change()
 			}
 			return keepTrailers(r)
 		},

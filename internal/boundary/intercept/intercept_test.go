@@ -48,7 +48,7 @@ type bound struct {
 	mu      sync.Mutex
 	judge   func(method, path string) bool
 	refused []string
-	cancel  func(error) // of the last request
+	cancel  func(error) <-chan struct{} // of the last request
 	amend   func(intercept.Request)
 	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
@@ -116,7 +116,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(_ context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
+		Begin: func(_ context.Context, r intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.judge(r.Method, r.Path) {
@@ -857,6 +857,67 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 			t.Errorf("%d %q", r.StatusCode, got)
 		}
 	})
+}
+
+// TestACancelledAnswerIsStillAtOnce cancels one whose host and client are both silent,
+// one that the client does not read, and one whose request is still being sent.
+func TestACancelledAnswerIsStillAtOnce(t *testing.T) {
+	begun, over := make(chan struct{}, 1), make(chan struct{})
+	b := start(t, true, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "some")
+		w.(http.Flusher).Flush()
+		begun <- struct{}{}
+		chunk := make([]byte, 1<<20)
+		for r.URL.Path == "/endless" {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+		select {
+		case <-over: // whatever becomes of its connection
+		case <-time.After(10 * time.Second):
+		}
+	})
+	defer close(over)
+	for _, http2 := range []bool{false, true} {
+		for _, path := range []string{"/silent", "/endless", "/upload"} {
+			c := b.client(http2)
+			var body io.Reader
+			if path == "/upload" {
+				if !http2 {
+					continue // the server reads it first
+				}
+				r, w := io.Pipe()
+				defer w.Close()
+				go w.Write([]byte("some"))
+				body = r
+			}
+			q, err := http.NewRequest(http.MethodPost, b.url(path), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-begun
+			if _, err := io.ReadFull(r.Body, make([]byte, 4)); err != nil {
+				t.Fatal(err)
+			}
+			b.mu.Lock()
+			cancel := b.cancel
+			b.mu.Unlock()
+			select {
+			case <-cancel(&intercept.RefusedError{Why: "denied since"}):
+			case <-time.After(5 * time.Second):
+				t.Errorf("%s, HTTP/2 %v: it goes on", path, http2)
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err == nil {
+				t.Errorf("%s, HTTP/2 %v: it ended in order", path, http2)
+			}
+			r.Body.Close()
+		}
+	}
 }
 
 // A host that notices its connection end may still close its answer in order.

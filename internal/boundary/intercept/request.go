@@ -34,11 +34,11 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	c := &carried{w: w}
+	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0, still: make(chan struct{})}
 	defer c.finish()
-	stop := func(why error) {
+	stop := func(why error) <-chan struct{} {
 		cancel(why)
-		c.abort()
+		return c.abort()
 	}
 	asked := []Request{}
 	other := others(r)
@@ -62,6 +62,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		defer t.End()
 		c.turn = t
 	}
+	w = c
 	r = r.WithContext(context.WithValue(ctx, carriedKey{}, c))
 	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
 		return
@@ -72,6 +73,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		w = final{w}
 	}
 	st.proxy.ServeHTTP(w, r)
+	if c.cut() {
+		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
+	}
 }
 
 // A final leaves out what a host says before its answer, but for a change of the
@@ -209,14 +213,23 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 	}
 }
 
-// carried is a request on its way.
+// carried is a request on its way, and the writer of its answer, which writes nothing
+// once the request is cancelled unless the answer had not begun: then it can still be
+// another one.
 type carried struct {
-	turn Turn
+	http.ResponseWriter
+	turn  Turn
+	http2 bool
+	sent  bool          // the request has no body
+	still chan struct{} // closed when it moves no byte any more
 
-	mu    sync.Mutex
-	w     http.ResponseWriter
-	begun bool // its answer has; guarded by mu
-	over  bool // w must not be used any more; guarded by mu
+	mu      sync.Mutex
+	begun   bool // the answer has; guarded by mu
+	changed bool // to another protocol, which is written past this; guarded by mu
+	writing bool // guarded by mu
+	aborted bool // guarded by mu
+	over    bool // nothing may be asked of the writer any more; guarded by mu
+	quiet   bool // still is closed; guarded by mu
 }
 
 type carriedKey struct{}
@@ -233,14 +246,46 @@ func (c *carried) begin() {
 	c.begun = true
 }
 
-// abort lets a write fail that waits for the client to read: it would not notice
-// that its request has ended. An answer that has not begun can still be another.
-func (c *carried) abort() {
+// change says that what comes next is of another protocol.
+func (c *carried) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.begun && !c.over {
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Unix(1, 0)) // the connection is ended otherwise
+	c.begun, c.changed = true, true
+}
+
+// abort lets no more of an answer be written that has begun. What waits for the client
+// to read or to send fails: it would not notice that its request has ended.
+func (c *carried) abort() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
+	if !c.over { // errors: then the connection is ended
+		past, rc := time.Unix(1, 0), http.NewResponseController(c.ResponseWriter)
+		if c.begun && (c.writing || c.changed || !c.http2) {
+			_ = rc.SetWriteDeadline(past)
+		}
+		if !c.sent {
+			_ = rc.SetReadDeadline(past)
+		}
 	}
+	c.settle()
+	return c.still
+}
+
+// settle closes still if that holds; c.mu is held. What has begun to be answered has
+// been sent whole if it has no body; all else is waited for to its end.
+func (c *carried) settle() {
+	if !c.quiet && (c.over || c.aborted && c.begun && c.sent && !c.changed && !c.writing) {
+		c.quiet = true
+		close(c.still)
+	}
+}
+
+// cut reports whether an answer was aborted.
+func (c *carried) cut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aborted && c.begun
 }
 
 // finish says that the handler returns.
@@ -248,7 +293,40 @@ func (c *carried) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
+	c.settle()
 }
+
+// write calls f, which writes, unless that is over.
+func (c *carried) write(f func() error) error {
+	c.mu.Lock()
+	if c.aborted && c.begun {
+		c.mu.Unlock()
+		return http.ErrAbortHandler
+	}
+	c.writing = true
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.writing = false
+		c.settle()
+	}()
+	return f()
+}
+
+// Write implements [http.ResponseWriter].
+func (c *carried) Write(p []byte) (n int, err error) {
+	err = c.write(func() error { n, err = c.ResponseWriter.Write(p); return err })
+	return n, err
+}
+
+// FlushError is for [http.ResponseController].
+func (c *carried) FlushError() error {
+	return c.write(func() error { return http.NewResponseController(c.ResponseWriter).Flush() })
+}
+
+// Unwrap is for [http.ResponseController].
+func (c *carried) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // A whole is a body whose end counts only while its request may go on. A host
 // that sees its connection end may close its answer in order, in the moment

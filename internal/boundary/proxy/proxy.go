@@ -124,9 +124,12 @@ type flow struct {
 	still  chan struct{}      // closed when the relay moves no byte any more
 	done   chan struct{}      // closed when nothing of the flow is left
 
+	gate gate // of what is looked into
+
 	mu       sync.Mutex
 	spliced  bool                  // guarded by mu; it is carried unseen
 	relayed  bool                  // guarded by mu; and its bytes are being moved
+	looked   bool                  // guarded by mu; it is looked into, through gates
 	ups      []*upstream           // guarded by mu; more than one only if it is looked into
 	requests map[*request]struct{} // guarded by mu; being carried
 	cut      bool                  // guarded by mu; nothing may be attached any more
@@ -160,11 +163,10 @@ func (u *upstream) Close() error {
 
 // A request is an HTTP request that is being carried.
 type request struct {
-	of           *flow
 	method, path string
 	proof        *Proof
-	cancel       func(error)
-	done         chan struct{}
+	cancel       func(error) (still <-chan struct{})
+	over         bool // it was cancelled, though it may not have ended yet; guarded by flow.mu
 }
 
 // Serve carries what ln accepts until ctx is done or ln is closed. It then
@@ -253,15 +255,16 @@ func (p *Proxy) Flows() int {
 	return len(p.flows)
 }
 
-// heed is how long requests that may not go on may take to end by themselves, all
-// of them together. Then their connections are ended: a client that takes no byte of
-// an answer could else hold one for as long as it likes.
+// heed is how long requests that may not go on may take to fall still, all of them
+// together. Then their connections are cut: a client that takes no byte of an answer
+// could else hold one for as long as it likes.
 const heed = 3 * time.Millisecond
 
 // Rejudge puts every live connection and every request on one to the rules in
-// force, ends those that they do not allow, and returns how many connections it
-// reset once none of these moves a byte any more. Both ends of each learn of it at
-// about the same time. No client can make it wait.
+// force, ends those that they do not allow, and returns how many connections it cut
+// once none of these, and no such request, moves a byte any more. Both ends of each
+// learn of it at about the same time, and maybe a little later. No client can make it
+// wait.
 func (p *Proxy) Rejudge() int {
 	p.mu.Lock()
 	flows := make([]*flow, 0, len(p.flows))
@@ -272,8 +275,7 @@ func (p *Proxy) Rejudge() int {
 	rules := p.Rules()
 	var cut []*flow
 	var why []egress.Verdict
-	// First no byte, then the system calls that tell both ends: those take
-	// several times as long.
+	// First no byte, then what tells both ends: that takes many times as long.
 	later := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(later) })
 	defer tell()
@@ -282,25 +284,24 @@ func (p *Proxy) Rejudge() int {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
-	// Everything is cut before anything is waited for.
-	var ended []*request
+	// Everything is stopped before anything is waited for.
+	var ended []ending
 	var lines []audit.Decision
 	for _, f := range flows {
-		rs, ds := p.rejudgeRequests(rules, f)
-		ended, lines = append(ended, rs...), append(lines, ds...)
+		es, ds := p.rejudgeRequests(rules, f)
+		ended, lines = append(ended, es...), append(lines, ds...)
 	}
 	soon, late := time.NewTimer(heed), time.NewTimer(time.Second)
 	defer soon.Stop()
 	defer late.Stop()
-	for _, r := range outlive(ended, soon.C) {
-		if r.of.end() {
-			cut, why = append(cut, r.of), append(why, egress.Verdict{Why: "a request on it may not go on, and its client holds it up"})
+	for _, f := range outlive(ended, soon.C) {
+		if f.stop(later) {
+			cut, why = append(cut, f), append(why, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
 		}
 	}
 	for _, f := range cut {
-		// Where there is no relay, both sides are closed already.
-		if f.relays() && !await(f.still, late.C) {
-			break
+		if !f.rest(late.C) {
+			break // a system call that does not return; both sides are about to be closed
 		}
 	}
 	p.mu.Lock()
@@ -309,6 +310,9 @@ func (p *Proxy) Rejudge() int {
 	}
 	p.mu.Unlock()
 	tell()
+	for _, f := range cut {
+		f.tell()
+	}
 	// After the last cut: a log may be slow.
 	for i, v := range why {
 		p.logCut(rules, cut[i], v)
@@ -319,21 +323,28 @@ func (p *Proxy) Rejudge() int {
 	return len(cut)
 }
 
-// outlive returns those of rs that are not done when late comes.
-func outlive(rs []*request, late <-chan time.Time) []*request {
-	for i, r := range rs {
-		if !await(r.done, late) {
-			return slices.DeleteFunc(rs[i:], func(r *request) bool {
-				select {
-				case <-r.done:
-					return true
-				default:
-					return false
-				}
-			})
+// An ending is a request that was cancelled.
+type ending struct {
+	of    *flow
+	still <-chan struct{} // closed when it moves no byte any more
+}
+
+// outlive returns the flows of those of es that are not still when late comes.
+func outlive(es []ending, late <-chan time.Time) (of []*flow) {
+	for i, e := range es {
+		if await(e.still, late) {
+			continue
 		}
+		for _, e := range es[i:] {
+			select {
+			case <-e.still:
+			default:
+				of = append(of, e.of)
+			}
+		}
+		break
 	}
-	return nil
+	return of
 }
 
 // await reports whether done was closed before late came.
@@ -347,10 +358,12 @@ func await(done <-chan struct{}, late <-chan time.Time) bool {
 }
 
 // rejudgeRequests cancels the requests of f that rules do not allow any more, and
-// returns them with what is to be logged of each.
-func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request, lines []audit.Decision) {
+// returns what is to be waited for and to be logged. Those of a flow that is cut are
+// ended by that.
+func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []ending, lines []audit.Decision) {
 	f.mu.Lock()
-	live := slices.Collect(maps.Keys(f.requests))
+	live, cut := slices.Collect(maps.Keys(f.requests)), f.cut
+	live = slices.DeleteFunc(live, func(r *request) bool { return r.over })
 	f.mu.Unlock()
 	for _, r := range live {
 		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
@@ -360,8 +373,13 @@ func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []*request, lines [
 		if v.Allow {
 			continue
 		}
-		r.cancel(&intercept.RefusedError{Why: v.Why})
-		ended = append(ended, r)
+		f.mu.Lock()
+		r.over = true
+		f.mu.Unlock()
+		r.proof.Revoke()
+		if !cut {
+			ended = append(ended, ending{f, r.cancel(&intercept.RefusedError{Why: v.Why})})
+		}
 		lines = append(lines, audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
 			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})
 	}
@@ -435,14 +453,20 @@ func (f *flow) mark() bool {
 		return false
 	}
 	f.cut = true
+	f.gate.shut.Store(true)
 	close(f.ended)
 	return true
 }
 
-// stop is end, except that a relay is only kept from moving another byte: its
-// own goroutine resets both sides, once later is closed.
+// stop is end, except that what is relayed or looked into is only kept from moving
+// another byte: the goroutine of a relay resets both sides once later is closed, and
+// who looks into a flow, or the end of its context, does.
 func (f *flow) stop(later <-chan struct{}) bool {
 	f.mu.Lock()
+	if f.looked {
+		defer f.mu.Unlock()
+		return f.mark()
+	}
 	if !f.relayed {
 		f.mu.Unlock()
 		return f.end()
@@ -460,11 +484,46 @@ func (f *flow) stop(later <-chan struct{}) bool {
 	return true
 }
 
-// relays reports whether the bytes of f are moved by a relay.
-func (f *flow) relays() bool {
+// tell resets both sides of f, which has been stopped, if it is looked into. It takes
+// little: another goroutine makes the system calls.
+func (f *flow) tell() {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.relayed
+	looked := f.looked
+	f.mu.Unlock()
+	if looked {
+		f.cancel()
+	}
+}
+
+// rest waits until f, which has been stopped, moves no byte any more; not longer than
+// until late comes, and then it reports false.
+func (f *flow) rest(late <-chan time.Time) bool {
+	f.mu.Lock()
+	relayed, looked := f.relayed, f.looked
+	f.mu.Unlock()
+	switch {
+	case relayed:
+		return await(f.still, late)
+	case !looked || f.gate.idle():
+		return true // where there is neither, both sides are closed already
+	}
+	past := time.Unix(1, 0)
+	f.mu.Lock()
+	if !f.closed {
+		_ = f.client.SetWriteDeadline(past)
+		for _, u := range f.ups {
+			u.Conn.SetWriteDeadline(past)
+		}
+	}
+	f.mu.Unlock()
+	for !f.gate.idle() {
+		select {
+		case <-late:
+			return false
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+	return true
 }
 
 // until bounds reads from the client, unless f has been stopped.
@@ -556,6 +615,9 @@ func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
 		p.Log(d)
 		return
 	}
+	f.mu.Lock()
+	f.looked = true
+	f.mu.Unlock()
 	p.Intercept(ctx, p.session(f))
 }
 

@@ -13,10 +13,10 @@ import (
 // session is f for package intercept, which asks here before it does anything.
 func (p *Proxy) session(f *flow) *intercept.Session {
 	s := &intercept.Session{
-		Client: f.client, Host: f.host, Port: f.port,
+		Client: &gated{f.client, f}, Host: f.host, Port: f.port,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f, nil) },
 		Forward: p.forward(f),
-		Begin: func(ctx context.Context, r intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
+		Begin: func(ctx context.Context, r intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
 			return p.begin(ctx, f, r, cancel)
 		},
 		Refuse: func(protocol, method, path, why string) {
@@ -51,18 +51,14 @@ func (p *Proxy) dialInspected(ctx context.Context, f *flow, plain *intercept.For
 	case err != nil:
 		return nil, err
 	}
-	return u, nil
+	return &gated{u, f}, nil
 }
 
 // begin judges a request of f and, if it is allowed, lets a change of the rules
 // end it. What is allowed gets the proof that is presented to its host.
-func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error)) (egress.Verdict, intercept.Turn) {
-	r := &request{of: f, method: q.Method, path: q.Path, done: make(chan struct{})}
+func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
+	r := &request{method: q.Method, path: q.Path, cancel: cancel}
 	r.proof = NewProof(func(name string) bool { return p.Presenter.Grants(p.Rules().Phase, name) })
-	r.cancel = func(why error) {
-		r.proof.Revoke()
-		cancel(why)
-	}
 	// As with flows: a change either finds the request or is seen by it.
 	f.mu.Lock()
 	if f.requests == nil {
@@ -74,7 +70,6 @@ func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel 
 		f.mu.Lock()
 		delete(f.requests, r)
 		f.mu.Unlock()
-		close(r.done)
 	}}
 	rules := p.Rules()
 	v := rules.Policy.DecideRequest(f.request(rules), q.Method, q.Path)
