@@ -52,7 +52,8 @@ type Sandbox interface {
 
 	// Start boots a stopped sandbox with everything it had, and runs its
 	// startup hooks. Starting one that runs does nothing. A failed startup
-	// hook is a [HookError]; the sandbox runs nevertheless.
+	// hook is a [HookError]; the sandbox runs nevertheless. A Run of the same
+	// Sandbox starts it again if it has stopped since for want of a session.
 	Start(ctx context.Context) error
 
 	// Stop ends every process of the sandbox and keeps its files. Stopping

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,10 +15,13 @@ import (
 	"testing"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/engine/kittest"
 	"github.com/kitbox-dev/kitbox/internal/journal"
 	"github.com/kitbox-dev/kitbox/internal/keeper/link"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
 
@@ -73,11 +77,33 @@ const faulty = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capab
   "startup":[{"command":"echo boot >>/v/boots"}],
   "files":[{"path":"/tmp/faulty","content":"x"}]}}]}`
 
+// rich is a Kit with something of everything that a sandbox can be made of, and the
+// version that comes after it, which differs by a file: what it holds is a word.
+const rich = `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/v"}},
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/bounded","size":"2m"}},
+ {"type":"com.docker.sandbox/volume@1","config":{"path":"/ram","tmpfs":true}},
+ {"type":"com.docker.sandbox/host-mount@1","config":{"path":"/shared"}},
+ {"type":"com.docker.sandbox/port@1","config":{"container":3000}},
+ {"type":"com.docker.sandbox/network-policy@1","config":{"runtime":{"allow":["a.example"]}}},
+ {"type":"com.docker.sandbox/lifecycle@1","config":{
+  "install":[{"command":"echo once >>/v/installs"}],
+  "startup":[{"command":"echo boot >>/v/boots"},{"command":"exec sleep 1000000","background":true}],
+  "files":[{"path":"/tmp/faulty","content":%q}]}}]}`
+
 // A fault is a place to stop a command at.
 type fault struct {
 	op    string
 	who   string
 	phase journal.Phase
+}
+
+// ops are the operations that are stopped there, where they are not called as they are
+// named.
+var ops = map[string][]string{
+	"rm of a stopped one":       {"rm"},
+	"recreate of a stopped one": {"recreate"},
+	"recreate with another":     {"recreate", "w:2"},
 }
 
 // faults are all the steps that are recorded of each operation.
@@ -88,6 +114,9 @@ var faults = []fault{
 	{"stop", "keeper", journal.Stopping}, {"stop", "keeper", journal.Stopped},
 	{"recreate", "keeper", journal.Stopping}, {"recreate", "keeper", journal.Stopped}, {"recreate", "cli", journal.Recreating},
 	{"recreate", "cli", journal.Stopped}, {"recreate", "keeper", journal.Booting}, {"recreate", "keeper", journal.Running},
+	{"recreate of a stopped one", "cli", journal.Recreating}, {"recreate of a stopped one", "cli", journal.Stopped},
+	{"recreate with another", "keeper", journal.Stopped}, {"recreate with another", "cli", journal.Recreating},
+	{"recreate with another", "cli", journal.Stopped},
 	{"rm", "keeper", journal.Removing}, {"rm of a stopped one", "cli", journal.Removing},
 }
 
@@ -106,58 +135,185 @@ func (f fault) lives(victim string) bool {
 	return true
 }
 
+// tried reports whether that victim is killed there. Before an entry is after the one
+// before it, but for what has been done since: the writer is enough there, and others
+// where they have a part in that.
+func (f fault) tried(when, victim string) bool {
+	switch {
+	case !f.lives(victim) && victim != "all":
+		return false
+	case testing.Short():
+		return victim == f.who || victim == "all" && when == "after"
+	case when == "after":
+		return true
+	case f.phase == journal.Booting:
+		return false // nothing has been done since
+	case victim == f.who:
+		return true
+	case victim == "all":
+		return f.phase == journal.Running || f.phase == journal.Recreating || f.phase == journal.Removing
+	}
+	return slices.Contains([]string{"create keeper install-done guest", "create keeper install-done cli", "create keeper running guest",
+		"start keeper running guest", "start keeper running cli", "stop keeper stopping guest", "stop keeper stopped cli",
+		"recreate keeper stopped cli", "recreate keeper running guest", "rm keeper removing guest", "rm keeper removing cli"},
+		fmt.Sprintf("%s %s %s %s", f.op, f.who, f.phase, victim))
+}
+
 // Every process of a sandbox is killed at every step of every operation. The next
 // command goes on or cleans up, what is on volumes stays, and nothing is left.
 func TestEveryProcessKilledAtEveryStep(t *testing.T) {
+	needs.Program(t, "git", "apt-get install git")
 	h := newHost(t)
-	h.push("w:1", faulty)
-	h.must("run", "-q", "--rm", "--name", "f", "--exec", "w:1", "--", "true") // unpacks
+	h.rich()
+	simple := *h
+	h.push("s:1", faulty)
+	simple.options, simple.isRich = []string{"s:1"}, false
 	n := 0
 	for _, f := range faults {
 		for _, when := range []string{"before", "after"} {
 			for _, victim := range victims {
 				n++
-				if victim != "all" && !f.lives(victim) {
+				if !f.tried(when, victim) {
 					continue
 				}
-				// Before an entry is after the one before it, but for what the
-				// writer has done since.
-				if (testing.Short() || when == "before") && victim != "all" && victim != f.who {
-					continue
+				// What has most to be taken back, or put together again, is tried
+				// with everything, and the rest with what is made sooner.
+				on := &simple
+				if when == "after" && victim == "all" || f.op == "recreate with another" {
+					on = h
 				}
-				t.Run(strings.Join([]string{f.op, f.who, when, string(f.phase), "kill " + victim}, " "), func(t *testing.T) {
-					h := &host{t, h.home}
-					h.faulted(f, when, victim, fmt.Sprintf("f%d", n))
-				})
+				on.fault(f, when, victim, fmt.Sprintf("f%d", n))
 			}
 		}
 	}
 }
 
+// The same for what another driver does at the steps, with what it can.
+func TestEveryProcessKilledWithTheOCIDriver(t *testing.T) {
+	if _, err := exec.LookPath("crun"); err != nil {
+		needs.Program(t, "runc", "apt-get install crun or runc")
+	}
+	h := newHost(t)
+	h.push("w:1", faulty)
+	h.options = []string{"--driver", "oci", "w:1"}
+	h.must(append([]string{"run", "-q", "--rm", "--exec"}, append(h.options, "--", "true")...)...) // unpacks
+	for i, c := range []struct {
+		fault
+		when, victim string
+	}{
+		{fault{"create", "keeper", journal.Booting}, "after", "all"},
+		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
+		{fault{"start", "keeper", journal.Running}, "before", "keeper"},
+		{fault{"start", "keeper", journal.Running}, "after", "guest"},
+		{fault{"stop", "keeper", journal.Stopping}, "after", "keeper"},
+		{fault{"stop", "keeper", journal.Stopping}, "after", "guest"},
+		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
+		{fault{"rm", "keeper", journal.Removing}, "after", "all"},
+	} {
+		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("o%d", i))
+	}
+}
+
+// The same for an ordinary user, whose processes, maps and mounts are made in another way.
+func TestEveryProcessOfAnOrdinaryUserKilled(t *testing.T) {
+	dir := ordinaryUser(t)
+	h := &host{t: t, home: filepath.Join(dir, "home", "kitbox"), options: []string{"w:1"}, user: dir}
+	t.Cleanup(h.nothing)
+	h.push("w:1", strings.Replace(faulty, `,"size":"2m"`, "", 1)) // no bound holds without root
+	give(t, dir)
+	h.must("run", "-q", "--rm", "--exec", "w:1", "--", "true") // unpacks
+	for i, c := range []struct {
+		fault
+		when, victim string
+	}{
+		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
+		{fault{"create", "cli", journal.Planned}, "after", "cli"},
+		{fault{"start", "keeper", journal.Running}, "after", "keeper"},
+		{fault{"stop", "keeper", journal.Stopping}, "after", "all"},
+		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
+		{fault{"rm", "keeper", journal.Removing}, "after", "guest"},
+	} {
+		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("u%d", i))
+	}
+}
+
+// rich prepares sandboxes with something of everything.
+func (h *host) rich() {
+	h.t.Helper()
+	for ref, word := range map[string]string{"w:1": "x", "w:2": "y"} {
+		err := kittest.Push(h.t.Context(), h.home, kittest.Kit{Ref: ref, Descriptor: fmt.Sprintf(rich, word), Base: true,
+			Config: ocispec.ImageConfig{User: "agent", WorkingDir: "/home/agent/work", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}}})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	given, repo := h.t.TempDir(), h.t.TempDir()
+	for _, f := range []string{filepath.Join(given, "f"), filepath.Join(repo, "tracked")} {
+		if err := os.WriteFile(f, []byte("host\n"), 0o644); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "tracked"}, {"-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-q", "-m", "first"}} {
+		c := exec.Command("git", args...)
+		c.Dir = repo
+		if out, err := c.CombinedOutput(); err != nil {
+			h.t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+	h.options = []string{"--disk", "8m", "--memory", "256m", "-v", given + ":/given:ro", "--clone", "w:1", repo}
+	h.must("run", "-q", "--rm", "--exec", "w:1", "--", "true") // unpacks
+	h.isRich = true
+}
+
+// fault tries one fault as a test of its own.
+func (h *host) fault(f fault, when, victim, name string) {
+	h.t.Run(strings.Join([]string{f.op, f.who, when, string(f.phase), "kill " + victim}, " "), func(t *testing.T) {
+		own := *h
+		own.t = t
+		own.faulted(f, when, victim, name)
+	})
+}
+
 // faulted runs one operation into a fault and looks at what comes of it.
 func (h *host) faulted(f fault, when, victim, name string) {
 	h.t.Helper()
-	file := filepath.Join(h.t.TempDir(), "fault")
+	dir := h.t.TempDir()
+	if h.user != "" {
+		dir = filepath.Join(h.user, "home")
+	}
+	file := filepath.Join(dir, "fault")
+	_ = os.Remove(file + ".hit") // of another fault
 	h.t.Setenv(faultVariable, file)
 	h.t.Cleanup(func() {
 		_, _ = h.run("rm", name)
 		_, _ = h.run("volume", "rm", name)
 		h.nothing()
 	})
-	h.must("create", "-q", "--name", name, "w:1")
+	h.make(name)
 	h.must("exec", name, "--", "sh", "-c", "echo data >/v/keep; echo data >/bounded/keep; echo layer >/tmp/layer; sync")
+	if h.isRich {
+		h.must("exec", "-u", "0", name, "--", "sh", "-c", "echo data >/shared/keep; echo gone >/ram/gone")
+	}
 	op := strings.Fields(f.op)[0]
 	args := []string{op, name}
+	if as := ops[f.op]; as != nil {
+		args = append([]string{as[0], name}, as[1:]...)
+	}
 	switch f.op {
 	case "create":
 		h.must("rm", name) // the volumes stay
-		args = []string{"create", "-q", "--name", name, "w:1"}
-	case "start", "rm of a stopped one":
+		args = h.making(name)
+	case "start", "rm of a stopped one", "recreate of a stopped one":
 		h.must("stop", name)
 	}
 
 	if err := os.WriteFile(file, []byte(fmt.Sprintf("%s %s %s", f.who, when, f.phase)), 0o600); err != nil {
 		h.t.Fatal(err)
+	}
+	if h.user != "" {
+		if err := os.Chown(file, ordinary, ordinary); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 	c := h.command(args...)
 	var said strings.Builder
@@ -209,6 +365,38 @@ func (h *host) faulted(f fault, when, victim, name string) {
 		h.t.Fatalf("the command hangs: %s", said.String())
 	}
 	h.recovered(op, name, said.String())
+	if f.op == "recreate with another" {
+		h.another(f, when, victim, name)
+	}
+	h.must("stop", name)
+	h.must("start", name)
+	h.must("rm", name)
+	h.nothing()
+	h.must("volume", "rm", name)
+}
+
+// making is how a sandbox is made.
+func (h *host) making(name string) []string {
+	return append([]string{"create", "-q", "--name", name}, h.options...)
+}
+
+func (h *host) make(name string) {
+	h.t.Helper()
+	h.must(h.making(name)...)
+}
+
+// another checks which of two Kits the sandbox has after a recreation with the second:
+// that one, unless the command was killed before the decision.
+func (h *host) another(f fault, when, victim, name string) {
+	h.t.Helper()
+	want := "y\n"
+	decided := !(f.who == "keeper" && f.phase == journal.Stopped || f.phase == journal.Recreating && when == "before")
+	if !decided && (victim == "cli" || victim == "all") {
+		want = "x\n"
+	}
+	if out := h.must("exec", name, "--", "sh", "-c", "cat /tmp/faulty; echo"); out != want {
+		h.t.Errorf("it has the file of %q, want %q", out, want)
+	}
 }
 
 // stands waits until process pid is stopped: a signal takes its time.
@@ -272,7 +460,7 @@ func (h *host) recovered(op, name, said string) {
 			if !strings.Contains(err.Error(), "not found") && !strings.Contains(err.Error(), "create it again") {
 				h.t.Fatalf("next: %v\nbefore it: %s", err, said)
 			}
-			h.must("create", "-q", "--name", name, "w:1")
+			h.make(name)
 		}
 	case "start":
 		retry("start", name)
@@ -289,7 +477,7 @@ func (h *host) recovered(op, name, said string) {
 			h.t.Fatalf("next: %v\nbefore it: %s", err, said)
 		}
 		h.nothing()
-		h.must("create", "-q", "--name", name, "w:1")
+		h.make(name)
 	}
 	if i := h.info(name); i.State != sandbox.Ready || len(i.Problems) > 0 {
 		h.t.Errorf("afterwards: %+v", i)
@@ -298,18 +486,27 @@ func (h *host) recovered(op, name, said string) {
 	lines := strings.Fields(out)
 	layer := len(lines) > 3 && lines[3] == "layer"
 	switch {
-	case !strings.HasPrefix(out, "data\ndata\nx\n") || !strings.HasSuffix(out, "boot\n1\n"):
+	case !strings.HasPrefix(strings.Replace(out, "y", "x", 1), "data\ndata\nx\n") || !strings.HasSuffix(out, "boot\n1\n"):
 		h.t.Errorf("it holds %q", out)
 	case (op == "start" || op == "stop") != layer && op != "recreate":
 		h.t.Errorf("the writable layer: %q", out)
 	case (op == "start" || op == "stop" || op == "recreate") && lines[len(lines)-3] != "1":
 		h.t.Errorf("install hooks ran again: %q", out)
 	}
-	h.must("stop", name)
-	h.must("start", name)
-	h.must("rm", name)
-	h.nothing()
-	h.must("volume", "rm", name)
+	if !h.isRich {
+		return
+	}
+	// All of it is there: the service, which ended with its machine at most, the clone,
+	// what the host gives, the bounded layer, and the port, and nothing of a boot ago.
+	out = h.must("exec", name, "--", "sh", "-c", `until pidof sleep >/dev/null; do sleep 0.02; done; pidof sleep | wc -w
+cat tracked /given/f /shared/keep; touch /given/g 2>/dev/null && echo "/given can be written"
+dd if=/dev/zero of=/tmp/big bs=1M count=12 2>/dev/null && echo "the layer has no bound"; rm -f /tmp/big`)
+	if out != "1\nhost\nhost\ndata\n" {
+		h.t.Errorf("of the rest it has %q", out)
+	}
+	if ports := h.must("ports", "--json", name); strings.Count(ports, `"container": 3000`) != 1 {
+		h.t.Errorf("ports: %s", ports)
+	}
 }
 
 // A reboot takes all processes and what the kernel had, and nothing on disk.

@@ -23,11 +23,15 @@ import (
 type host struct {
 	t    *testing.T
 	home string
+
+	options []string // of a creation in which a fault is tried, its Kit among them
+	isRich  bool     // that Kit has something of everything
+	user    string   // the directory of the ordinary user who does it all; empty: root
 }
 
 func newHost(t *testing.T) *host {
 	canRun(t)
-	h := &host{t, filepath.Join(t.TempDir(), "home")}
+	h := &host{t: t, home: filepath.Join(t.TempDir(), "home")}
 	t.Cleanup(func() {
 		list, _ := os.ReadDir(filepath.Join(h.home, "sandboxes"))
 		for _, n := range list {
@@ -50,6 +54,10 @@ func (h *host) push(ref, descriptor string) {
 }
 
 func (h *host) command(args ...string) *exec.Cmd {
+	if h.user != "" {
+		as := append([]string{"-m", "sh", "-c", asOrdinary, "sh", h.user, faultVariable + "=" + os.Getenv(faultVariable), "kitbox"}, args...)
+		return exec.Command("unshare", as...)
+	}
 	c := exec.Command("/proc/self/exe", args...)
 	c.Args[0] = "kitbox"
 	c.Env = append(os.Environ(), "KITBOX_HOME="+h.home, "KITBOX_LIBEXEC="+libexec)

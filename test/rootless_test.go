@@ -18,30 +18,90 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/needs"
 )
 
-// TestAnOrdinaryUserRunsAKit makes a user that exists only in a mount namespace
-// of this test, with subordinate ids, and lets it do what root does elsewhere.
-func TestAnOrdinaryUserRunsAKit(t *testing.T) {
+// ordinary is a user that exists only in a mount namespace of the tests, with
+// subordinate ids.
+const ordinary = 20001
+
+// asOrdinary is a script that becomes that user, whose directory is the first argument,
+// and goes on with the command after it. It is one process all the way.
+const asOrdinary = `set -e
+for f in passwd group subuid subgid; do mount --bind $1/$f /etc/$f; done
+cd $1/home
+dir=$1
+shift
+exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
+  env -i HOME=$dir/home USER=kitboxtest PATH=$dir:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$dir/home/kitbox KITBOX_LIBEXEC=$dir KITBOX_CDI_DIRS=$dir/cdi "$@"`
+
+// ordinaryUser makes what that user needs, and returns his directory: his home in it is
+// root's until it is given to him.
+func ordinaryUser(t *testing.T) (dir string) {
+	t.Helper()
 	canRun(t)
 	for _, p := range []string{"unshare", "setpriv", "newuidmap", "nsenter"} {
 		needs.Program(t, p, "apt-get install uidmap util-linux")
 	}
-	// Not below t.TempDir, which only root may enter.
-	dir, err := os.MkdirTemp("", "kitbox-user-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	const uid = 20001
-	home := filepath.Join(dir, "home")
-	kitboxHome := filepath.Join(home, "kitbox")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	// Not below t.TempDir, which only root may enter.
+	dir, err := os.MkdirTemp("", "kitbox-user-")
+	must(err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	home := filepath.Join(dir, "home")
 	must(os.Chmod(dir, 0o755))
 	must(os.Mkdir(home, 0o755))
+	program, err := os.ReadFile("/proc/self/exe")
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
+	must(os.Symlink("kitbox", filepath.Join(dir, "kit-engine")))
+	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
+	// As after an installation below the user's own directory: to root of a
+	// sandbox it is a file of its own.
+	must(os.Chown(filepath.Join(dir, "kit-guest"), ordinary, ordinary))
+	for name, line := range map[string]string{
+		"passwd": fmt.Sprintf("kitboxtest:x:%d:%d::%s:/bin/sh\n", ordinary, ordinary, home), "group": fmt.Sprintf("kitboxtest:x:%d:\n", ordinary),
+		"subuid": "kitboxtest:700000:65536\n", "subgid": "kitboxtest:700000:65536\n",
+	} {
+		old, err := os.ReadFile("/etc/" + name)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it: touch it", name)
+		}
+		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
+	}
+	return dir
+}
+
+// give gives the user all that is in his home.
+func give(t *testing.T, dir string) {
+	t.Helper()
+	if err := filepath.Walk(filepath.Join(dir, "home"), func(p string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(p, ordinary, ordinary)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAnOrdinaryUserRunsAKit lets that user do what root does elsewhere.
+func TestAnOrdinaryUserRunsAKit(t *testing.T) {
+	dir := ordinaryUser(t)
+	kitboxHome := filepath.Join(dir, "home", "kitbox")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	must(kittest.Push(t.Context(), kitboxHome, kittest.Kit{Ref: "w:1", Base: true,
 		Config: ocispec.ImageConfig{User: "agent", WorkingDir: "/home/agent/workspace", Entrypoint: []string{"/bin/sh"}, Env: []string{"PATH=/bin"}},
 		Descriptor: `{"schemaVersion":"3","kind":"workload","provides":["w@1"],"capabilities":[
@@ -78,40 +138,8 @@ func TestAnOrdinaryUserRunsAKit(t *testing.T) {
  {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/fakegpu0", "hostPath": "DIR/root-only"}]}},
  {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/fakegpu1", "hostPath": "/dev/full"}]}}],
  "containerEdits": {"mounts": [{"hostPath": "/etc/hostname", "containerPath": "/opt/name"}]}}`, "DIR", dir)), 0o644))
-	must(filepath.Walk(home, func(p string, _ os.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(p, uid, uid)
-	}))
-	program, err := os.ReadFile("/proc/self/exe")
-	must(err)
-	must(os.WriteFile(filepath.Join(dir, "kitbox"), program, 0o755))
-	must(os.Symlink("kitbox", filepath.Join(dir, "kit-engine")))
-	guest, err := os.ReadFile(filepath.Join(libexec, "kit-guest"))
-	must(err)
-	must(os.WriteFile(filepath.Join(dir, "kit-guest"), guest, 0o755))
-	// As after an installation below the user's own directory: to root of a
-	// sandbox it is a file of its own.
-	must(os.Chown(filepath.Join(dir, "kit-guest"), uid, uid))
-	for name, line := range map[string]string{
-		"passwd": fmt.Sprintf("kitboxtest:x:%d:%d::%s:/bin/sh\n", uid, uid, home), "group": fmt.Sprintf("kitboxtest:x:%d:\n", uid),
-		"subuid": "kitboxtest:700000:65536\n", "subgid": "kitboxtest:700000:65536\n",
-	} {
-		old, err := os.ReadFile("/etc/" + name)
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		if err != nil {
-			needs.Lacks(t, "/etc/%s is missing, so nothing can be mounted over it: touch it", name)
-		}
-		must(os.WriteFile(filepath.Join(dir, name), append(old, line...), 0o644))
-	}
-	script := `set -e
-for f in passwd group subuid subgid; do mount --bind $1/$f /etc/$f; done
-cd $1/home
-exec setpriv --reuid 20001 --regid 20001 --clear-groups --inh-caps=-all --bounding-set=-sys_resource \
-  env -i HOME=$1/home USER=kitboxtest PATH=$1:/usr/bin:/bin:/usr/sbin:/sbin KITBOX_HOME=$1/home/kitbox KITBOX_LIBEXEC=$1 KITBOX_CDI_DIRS=$1/cdi PORT=$2 sh -ec '
+	give(t, dir)
+	script := `
 trap "kitbox ls --json | sed -n \"s/^    \\\"name\\\": \\\"\\(.*\\)\\\",/\\1/p\" | xargs -r kitbox rm --force >/dev/null 2>&1 || true" EXIT
 id -u
 kitbox doctor | grep -E "^ok +(user namespaces|overlayfs|network boundary|rootless|subordinate ids) " | cut -c 10-28 | tr -d " "
@@ -165,8 +193,8 @@ kitbox exec g -- sh -c "id -u; ls /dev/fakegpu*; head -c 2 /dev/fakegpu1 | wc -c
 kitbox exec -u 0 g -- sh -c "chmod 600 /dev/fakegpu1 2>/dev/null || echo kept; head -c 2 /dev/fakegpu1 | wc -c"
 kitbox rm g
 kitbox ls --json
-'`
-	c := exec.Command("unshare", "-m", "sh", "-c", script, "sh", dir, strconv.Itoa(port))
+`
+	c := exec.Command("unshare", "-m", "sh", "-c", asOrdinary, "sh", dir, "PORT="+strconv.Itoa(port), "sh", "-ec", script)
 	done := make(chan struct{})
 	late := time.AfterFunc(3*time.Minute, func() { c.Process.Kill() })
 	defer late.Stop()
@@ -190,6 +218,6 @@ kitbox ls --json
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "[]\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	h := &host{t, kitboxHome}
+	h := &host{t: t, home: kitboxHome}
 	h.nothing()
 }

@@ -166,18 +166,22 @@ func alive(home string) []string {
 			left = append(left, "loop device of "+strings.TrimSpace(string(b)))
 		}
 	}
-	// Named by machine and, in short, by the directory of machines.
-	sum := sha256.Sum256([]byte(filepath.Join(home, "machines")))
-	for _, at := range []string{"/sys/fs/cgroup/kitbox", "/sys/fs/cgroup/*/kitbox"} {
-		groups, _ := filepath.Glob(fmt.Sprintf("%s/*-%x", at, sum[:4]))
-		left = append(left, groups...)
+	for _, dir := range []string{"machines", "machines-oci"} {
+		// Named by machine and, in short, by the directory of machines.
+		sum := sha256.Sum256([]byte(filepath.Join(home, dir)))
+		for _, at := range []string{"/sys/fs/cgroup/kitbox", "/sys/fs/cgroup/*/kitbox"} {
+			groups, _ := filepath.Glob(fmt.Sprintf("%s/*-%x", at, sum[:4]))
+			left = append(left, groups...)
+		}
 	}
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(b, []byte(home)) {
 		left = append(left, "mounts")
 	}
-	machines, _ := os.ReadDir(filepath.Join(home, "machines"))
-	for _, m := range machines {
-		left = append(left, "machine "+m.Name())
+	for _, dir := range []string{"machines", "machines-oci", "clones"} {
+		files, _ := os.ReadDir(filepath.Join(home, dir))
+		for _, f := range files {
+			left = append(left, dir+" "+f.Name())
+		}
 	}
 	sandboxes, _ := os.ReadDir(filepath.Join(home, "sandboxes"))
 	for _, s := range sandboxes {
@@ -194,7 +198,7 @@ func alive(home string) []string {
 func guests(home string) (out []string) {
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/2")
 	for _, fd := range fds {
-		if target, err := os.Readlink(fd); err == nil && strings.HasPrefix(target, home+"/machines/") {
+		if target, err := os.Readlink(fd); err == nil && (strings.HasPrefix(target, home+"/machines/") || strings.HasPrefix(target, home+"/machines-oci/")) {
 			out = append(out, "guest "+strings.Split(fd, "/")[2])
 		}
 	}

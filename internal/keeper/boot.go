@@ -322,6 +322,9 @@ func (k *Keeper) install(ctx context.Context) error {
 		if h.Phase != plan.Install {
 			continue
 		}
+		if err := k.workDir(ctx); err != nil {
+			return err
+		}
 		if err := k.runHook(ctx, h); err != nil {
 			return err
 		}
@@ -353,14 +356,26 @@ func (k *Keeper) install(ctx context.Context) error {
 	return k.journal().Append(journal.InstallDone, "")
 }
 
+// workDir makes the directory that hooks and commands run in, unless it is there. It
+// does so once in a boot.
+func (k *Keeper) workDir(ctx context.Context) error {
+	l := k.Plan.Launch
+	if l.Dir == "" || l.Dir == "/" || k.looked {
+		return nil
+	}
+	k.looked = true
+	if err := k.Guest.MakeDir(ctx, l.Dir, l.User); err != nil {
+		return fmt.Errorf("working directory %s: %w", l.Dir, err)
+	}
+	return nil
+}
+
 // startup writes the files and runs the startup hooks. A hook that fails is a
 // problem of the sandbox, not the end of it: whoever mends it must get in.
 func (k *Keeper) startup(ctx context.Context) error {
 	l := k.Plan.Launch
-	if l.Dir != "" && l.Dir != "/" {
-		if err := k.Guest.MakeDir(ctx, l.Dir, l.User); err != nil {
-			k.problem(fmt.Errorf("working directory %s: %w", l.Dir, err))
-		}
+	if err := k.workDir(ctx); err != nil {
+		k.problem(err)
 	}
 	for _, f := range k.Plan.Files {
 		if !f.In(plan.Runtime) {

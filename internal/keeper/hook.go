@@ -126,8 +126,14 @@ func (k *Keeper) overtakeHook(h plan.Hook, since time.Time) {
 	defer cancel()
 	go func() { <-k.ended; cancel() }()
 	code, err := k.Guest.Await(ctx, hookKey(h))
-	if ctx.Err() != nil || errors.Is(err, kiterr.ErrNotFound) {
-		return // with the machine, or it never came to be
+	if ctx.Err() != nil {
+		return // with the machine
+	}
+	if errors.Is(err, kiterr.ErrNotFound) {
+		// Its keeper was killed before it came to that. It is of this boot, and
+		// nobody else will begin it.
+		k.runBackground(h)
+		return
 	}
 	run := sandbox.HookRun{Time: since, Kit: h.Kit, Phase: string(h.Phase), Index: h.Index, Background: true,
 		ExitCode: code, Millis: time.Since(since).Milliseconds(), Truncated: true}

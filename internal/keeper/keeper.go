@@ -131,6 +131,8 @@ type Keeper struct {
 	// comes second sees what the operator recorded before he asked.
 	rulesMu sync.Mutex
 
+	looked bool // by the boot, for the working directory
+
 	boundary Boundary // set while booting, before anybody else can see it
 
 	mu       sync.Mutex

@@ -771,6 +771,38 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// A keeper can be killed before it came to begin a background hook of its boot.
+func TestABackgroundHookThatWasNeverBegunIsBegun(t *testing.T) {
+	w, dir, p := newWorld(), t.TempDir(), testPlan()
+	p.Hooks = []plan.Hook{
+		{Kit: "a", Index: 0, Phase: plan.Runtime, Argv: []string{"lost"}, Background: true},
+		{Kit: "a", Index: 1, Phase: plan.Runtime, Argv: []string{"alive"}, Background: true},
+		{Kit: "a", Index: 2, Phase: plan.Runtime, Argv: []string{"blocking"}},
+	}
+	w.await = func(ctx context.Context, key string) (int, error) {
+		if key == hookKey(p.Hooks[1]) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return 0, kiterr.ErrNotFound
+	}
+	orphaned(t, w, dir)
+	x := w.live(t, dir, p, false, nil)
+	<-x.k.Booted()
+	for ctx := bounded(t); ; time.Sleep(5 * time.Millisecond) {
+		if runs, err := HookRuns(dir); err != nil || ctx.Err() != nil {
+			t.Fatalf("%d runs, %v", len(runs), err)
+		} else if len(runs) == 1 && runs[0].Index == 0 {
+			break
+		}
+	}
+	if h := w.history(); slices.ContainsFunc(h, func(s string) bool {
+		return strings.HasPrefix(s, "hook alive") || strings.HasPrefix(s, "hook blocking")
+	}) {
+		t.Errorf("history: %v", h)
+	}
+}
+
 func TestStatusSaysThatDecisionsAreLost(t *testing.T) {
 	var failing atomic.Pointer[error]
 	k := New(testPlan())

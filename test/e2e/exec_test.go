@@ -202,7 +202,10 @@ func TestADetachedCommandRunsOn(t *testing.T) {
 	if o := kitbox(t, "exec", "-d", "jobs", "--", "/no/such"); o.Code != 125 || o.Stdout != "" {
 		t.Errorf("%+v", o)
 	}
-	for _, c := range [][]string{{"logs", "jobs", "../../x"}, {"logs", "jobs", "zzzzzz"}, {"exec", "-d", "-i", "jobs", "--", "cat"}} {
+	if o := kitbox(t, "exec", "-d", "-i", "jobs", "--", "cat"); o.Code != 125 || !strings.Contains(o.Stderr, "-d goes with neither") {
+		t.Errorf("with input: %+v", o)
+	}
+	for _, c := range [][]string{{"logs", "jobs", "../../x"}, {"logs", "jobs", "zzzzzz"}} {
 		if o := kitbox(t, c...); o.Code != 1 {
 			t.Errorf("%v: %+v", c, o)
 		}

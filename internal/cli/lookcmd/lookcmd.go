@@ -150,8 +150,8 @@ func writeInfo(w io.Writer, i sandbox.Info) {
 func idle(i sandbox.Info, now time.Time) string {
 	limit := (time.Duration(i.IdleMs) * time.Millisecond).String()
 	switch {
-	case i.PID == 0 || i.State == sandbox.Unknown:
-		return ""
+	case i.KeeperPID == 0:
+		return "" // nobody sees to it
 	case i.IdleMs == 0:
 		return "never stopped for want of a session"
 	case i.StopsAt.IsZero():

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -20,5 +21,24 @@ func TestStatusShowsWhatWasSkippedAndWhatDoesNotHold(t *testing.T) {
 	}
 	if strings.Count(b.String(), "pids") != 1 {
 		t.Errorf("said twice:\n%s", b.String())
+	}
+}
+
+func TestStatusSaysWhenASandboxStopsAndOnlyOfOneThatDoes(t *testing.T) {
+	now := time.Now()
+	up := sandbox.Info{State: sandbox.Ready, PID: 1, KeeperPID: 2, IdleMs: 1800_000, IdleSince: now.Add(-time.Minute), StopsAt: now.Add(29 * time.Minute)}
+	busy, ever, orphan := up, up, up
+	busy.IdleSince, busy.StopsAt = time.Time{}, time.Time{}
+	ever.IdleMs, ever.StopsAt = 0, time.Time{}
+	orphan.KeeperPID = 0
+	for want, i := range map[string]sandbox.Info{
+		"for 1m0s, stops in 29m0s at " + up.StopsAt.Local().Format(time.RFC3339) + " unless a session comes": up,
+		"stopped 30m0s after its last session": busy,
+		"never stopped for want of a session":  ever,
+		"":                                     orphan,
+	} {
+		if got := idle(i, now); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
