@@ -51,7 +51,7 @@ func TestVolumesAreListedAndRemovedByName(t *testing.T) {
 		t.Errorf("inspecting none: %+v", o)
 	}
 	for _, args := range [][]string{{"vols"}, {"vols", "/a"}} {
-		if o := kitbox(t, append([]string{"volume", "rm"}, args...)...); o.Code != 1 || !strings.Contains(o.Stderr, "kitbox rm vols") {
+		if o := kitbox(t, append([]string{"volume", "rm"}, args...)...); o.Code != 2 || !strings.Contains(o.Stderr, "kitbox rm vols") {
 			t.Errorf("removing what is mounted: %+v", o)
 		}
 	}
