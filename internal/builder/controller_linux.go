@@ -10,12 +10,14 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/gc"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/diff/walking"
 	"github.com/containerd/containerd/v2/plugins/snapshots/native"
@@ -209,7 +211,15 @@ func workerOpt(ctx context.Context, root, runcPath, home string) (opt base.Worke
 	opt.ContentStore = containerdsnapshot.NewContentStore(meta.ContentStore(), namespace)
 	opt.Snapshotter = containerdsnapshot.NewSnapshotter(name, meta.Snapshotter(name), namespace, nil)
 	opt.LeaseManager = leaseutil.WithNamespace(metadata.NewLeaseManager(meta), namespace)
-	opt.GarbageCollect = meta.GarbageCollect
+	// One collection removes from disk what it has found, while another that begins
+	// meanwhile finds nothing and would be over before: a builder that ends after it
+	// would leave all that on disk.
+	var collecting sync.Mutex
+	opt.GarbageCollect = func(ctx context.Context) (gc.Stats, error) {
+		collecting.Lock()
+		defer collecting.Unlock()
+		return meta.GarbageCollect(ctx)
+	}
 	opt.Applier = apply.NewFileSystemApplier(opt.ContentStore)
 	opt.Differ = walking.NewWalkingDiff(opt.ContentStore)
 	if opt.MetadataStore, err = cachemeta.NewStore(filepath.Join(root, "metadata_v2.db")); err != nil {
