@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -144,14 +145,27 @@ func TestAJournalSurvivesAKillWhileItIsCutDown(t *testing.T) {
 				t.Fatalf("round %d: the writer ended by itself", round)
 			}
 		}
-		late := time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, func() { _ = c.Process.Kill() })
+		killed := make(chan struct{})
+		go func() {
+			defer close(killed)
+			if round%2 == 0 {
+				time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+			} else { // while a new one is written
+				for late := time.Now().Add(10 * time.Second); time.Now().Before(late); runtime.Gosched() {
+					if _, err := os.Lstat(filepath.Join(dir, ".tmp-"+journal.Name)); err == nil {
+						break
+					}
+				}
+			}
+			_ = c.Process.Kill()
+		}()
 		for {
 			said, _ = strconv.Atoi(lines.Text())
 			if !lines.Scan() {
 				break
 			}
 		}
-		late.Stop()
+		<-killed
 		_ = c.Wait()
 		es, err := journal.Read(dir)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -127,7 +128,14 @@ func TestAHookLogSurvivesAKillWhileItIsCutDown(t *testing.T) {
 		if _, err := out.Read(make([]byte, 4)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(rand.IntN(40000)) * time.Microsecond) // some point of the cut
+		tmp := filepath.Join(dir, ".tmp-"+HookLogName)
+		if round%2 == 0 {
+			time.Sleep(time.Duration(rand.IntN(40000)) * time.Microsecond) // some point of the cut
+		} else {
+			for late := time.Now().Add(10 * time.Second); !exists(tmp) && time.Now().Before(late); {
+				runtime.Gosched()
+			}
+		}
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		newest := checkHookRuns(t, dir)
@@ -135,7 +143,6 @@ func TestAHookLogSurvivesAKillWhileItIsCutDown(t *testing.T) {
 			t.Fatalf("round %d: the newest is %d, and was %d", round, newest, before)
 		}
 		before = newest
-		tmp := filepath.Join(dir, ".tmp-"+HookLogName)
 		if os.Remove(tmp) == nil {
 			torn++
 		}
@@ -144,6 +151,11 @@ func TestAHookLogSurvivesAKillWhileItIsCutDown(t *testing.T) {
 		t.Error("no kill came in the middle of a cut")
 	}
 	t.Logf("killed in the middle of a cut: %d times", torn)
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }
 
 func TestALineOfTheHookLogThatWasCutShortIsLeftOut(t *testing.T) {
