@@ -252,7 +252,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 
 func TestAnInterruptionEndsTheInstallation(t *testing.T) {
 	images := open(t)
-	program, log := fake(t, `trap 'echo ended >> $d/log; kill $c; exit 1' TERM; echo "I: waiting" >&2; sleep 1000 & c=$!; wait`)
+	program, log := fake(t, `sleep 1000 & c=$!; trap 'echo ended >> $d/log; kill $c; exit 1' TERM; echo "I: waiting" >&2; wait`)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := platform.Create(ctx, images, platform.Options{Program: program, Root: machine(t), Progress: func(l string) {
 		if l == "waiting" {
