@@ -45,13 +45,12 @@ var members = map[string]map[string]string{
 type library struct {
 	*bench
 	*watched
-	layers  map[string]bool // of the Kits, encoded digests
-	sources map[string]bool // those with their sources
+	layers map[string]bool // of the Kits, encoded digests
 }
 
 func newLibrary(t *testing.T, lenient bool) library {
 	b := newBench(t)
-	l := library{b, newWatched(t, false), map[string]bool{}, map[string]bool{}}
+	l := library{b, newWatched(t, false), map[string]bool{}}
 	if !lenient {
 		l.watched = newValidating(t)
 	}
@@ -71,6 +70,14 @@ func newLibrary(t *testing.T, lenient bool) library {
 			r.SourceDateEpoch = new(int64) // the exporter notes that on its layers
 		}
 		l.publish(name+":1", r)
+	}
+	// Whoever lists Kits has not built them: a builder that has would know some of
+	// their layers by how it made them, and fetch others to tell what is between.
+	if err := builder.Stop(context.Background(), b.dir()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(b.dir(), "buildkit")); err != nil {
+		t.Fatal(err)
 	}
 	return l
 }
@@ -93,7 +100,6 @@ func (l library) publish(name string, r builder.Request) {
 		for _, layer := range im.Manifest.Layers {
 			l.layers[layer.Digest.Encoded()] = true
 		}
-		l.sources[im.Manifest.Layers[len(im.Manifest.Layers)-1].Digest.Encoded()] = true
 	}
 }
 
@@ -177,8 +183,9 @@ func TestStockClientsAssembleSets(t *testing.T) {
 			images, d := l.frontendLayout()
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			// Published beside its Kits, not one byte of their layers moves; what has
-			// to be read in the layer with a Kit's sources is read there.
+			// Published beside its Kits, not one byte of their layers moves. Where the
+			// manifests cannot be seen, BuildKit unpacks the Kits to read their
+			// sources, and still sends nothing.
 			l.take()
 			r := builder.Request{Home: l.home, Context: dir, Args: map[string]string{"registry": l.host}}
 			pushed, err := builder.PushBy(ctx, r, frontend.BuiltinSource, map[string]string{"platform": both}, l.host+"/kits/team:3")
@@ -186,7 +193,7 @@ func TestStockClientsAssembleSets(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, asked := range l.moved() {
-				if d := asked[strings.LastIndexByte(asked, ':')+1:]; lenient || !l.sources[d] {
+				if lenient || !strings.HasPrefix(asked, "GET ") {
 					t.Errorf("a layer moved: %s", asked)
 				}
 			}

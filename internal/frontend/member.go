@@ -138,7 +138,7 @@ func (l *lookup) images(ctx context.Context, ref string, m *merge.Member) (pinne
 
 // descriptor returns what the Kit declares: by its manifests, where its registry
 // shows them to BuildKit, or else as its sources have it, which are in its last
-// layer, the only one that is fetched for it.
+// layer. For that one BuildKit unpacks those below it as well.
 func (l *lookup) descriptor(ctx context.Context, pinned string, m *merge.Member) (*spec.Document, error) {
 	text, shown, err := l.annotated(ctx, pinned, m.Digest)
 	if err != nil {
