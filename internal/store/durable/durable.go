@@ -48,12 +48,19 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 // writes path holds: its temporary file has one name, so that the next write
 // takes away what a kill has left.
 func ReplaceAlone(path string, data []byte, mode fs.FileMode) error {
+	return replaceAlone(path, data, mode, true)
+}
+
+// WriteCacheAlone is [WriteCache] for such a caller.
+func WriteCacheAlone(path string, data []byte) error { return replaceAlone(path, data, 0o600, false) }
+
+func replaceAlone(path string, data []byte, mode fs.FileMode, sync bool) error {
 	dir, base := filepath.Split(path)
 	f, err := os.OpenFile(filepath.Join(dir, TempPrefix+base), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return Explain(path, err)
 	}
-	return finish(f, path, data, mode, true)
+	return finish(f, path, data, mode, sync)
 }
 
 // WriteCache is WriteFile for what can be made again: it is as atomic towards

@@ -149,7 +149,7 @@ func (s *Store) updateIDs(ctx context.Context, change func(lasting, passing *idR
 	if data, err = encodeIDs(passing); err != nil || string(data) == string(oldPassing) {
 		return err
 	}
-	return durable.WriteCache(filepath.Join(s.dir, volatileIDsFile), data)
+	return durable.WriteCacheAlone(filepath.Join(s.dir, volatileIDsFile), data)
 }
 
 // readPassing reads the record of volatile sandboxes and what it was read from.

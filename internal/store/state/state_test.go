@@ -435,8 +435,15 @@ func TestVolatileIDRangesEndWithTheRunOfTheKernel(t *testing.T) {
 			t.Errorf("%s: the record is %s, %v", name, got, err)
 		}
 	}
+	// One that was killed while it wrote leaves a file, which the next takes away.
+	if err := os.WriteFile(filepath.Join(dir, durable.TempPrefix+".ids-volatile.json"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.ReleaseIDs(t.Context(), "new"); err != nil {
 		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, durable.TempPrefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 	if got, err := os.ReadFile(passing); err != nil || strings.Contains(string(got), "new") {
 		t.Errorf("after the release the record is %s, %v", got, err)
