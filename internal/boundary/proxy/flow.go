@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+)
+
+// A flow is one connection from the sandbox.
+type flow struct {
+	host   string // the name, or the address in its one spelling
+	named  bool   // host is a name
+	v6     bool   // the client uses IPv6
+	port   uint16
+	client *net.TCPConn
+	cancel context.CancelFunc // ends lookup and dialling
+	ended  chan struct{}      // closed when it is cut, or has ended in order
+	still  chan struct{}      // closed when the relay moves no byte any more
+	done   chan struct{}      // closed when nothing of the flow is left
+
+	gate gate // of what is looked into
+
+	mu       sync.Mutex
+	spliced  bool                  // guarded by mu; it is carried unseen
+	relayed  bool                  // guarded by mu; and its bytes are being moved
+	looked   bool                  // guarded by mu; it is looked into, through gates
+	ups      []*upstream           // guarded by mu; more than one only if it is looked into
+	requests map[*request]struct{} // guarded by mu; being carried
+	cut      bool                  // guarded by mu; nothing may be attached any more
+	later    <-chan struct{}       // guarded by mu; what a relay that was stopped waits for
+	closed   bool                  // guarded by mu; both sides have been reset or closed
+}
+
+// An upstream is the other side of a flow.
+type upstream struct {
+	net.Conn
+	f *flow
+	route
+}
+
+// A route is where a connection leads.
+type route struct {
+	to     netip.AddrPort // what was connected to, if it has an address
+	routed bool           // to is not what policy is about
+	via    string         // the proxy of the host's network that it goes through
+	behind []netip.Addr   // what a name resolves to that the proxy resolves again
+	unseen bool           // it does not resolve here
+}
+
+// Close implements [net.Conn].
+func (u *upstream) Close() error {
+	u.f.mu.Lock()
+	u.f.ups = slices.DeleteFunc(u.f.ups, func(o *upstream) bool { return o == u })
+	u.f.mu.Unlock()
+	return u.Conn.Close()
+}
+
+// A request is an HTTP request that is being carried.
+type request struct {
+	method, path string
+	proof        *Proof
+	cancel       func(error) (still <-chan struct{})
+	over         bool // it was cancelled, though it may not have ended yet; guarded by flow.mu
+}
+
+// request is f as a question about policy.
+func (f *flow) request(rules Rules) egress.Request {
+	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP, V6: f.v6}
+}
+
+// end resets both sides and ends what is under way. It can be called at any
+// time and more than once; only the call that cut f returns true.
+func (f *flow) end() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := f.mark()
+	if !f.closed {
+		f.closed = true
+		f.cancel() // after the mark: what runs when ctx is done comes here too
+		reset(f.client)
+		for _, u := range f.ups {
+			reset(u.Conn)
+		}
+	}
+	return first
+}
+
+// mark cuts f and reports whether it had not been; f.mu is held.
+func (f *flow) mark() bool {
+	if f.cut {
+		return false
+	}
+	f.cut = true
+	f.gate.shut.Store(true)
+	close(f.ended)
+	return true
+}
+
+// stop is end, except that what is relayed or looked into is only kept from moving
+// another byte: the goroutine of a relay resets both sides once later is closed, and
+// who looks into a flow, or the end of its context, does.
+func (f *flow) stop(later <-chan struct{}) bool {
+	f.mu.Lock()
+	if f.looked {
+		defer f.mu.Unlock()
+		return f.mark()
+	}
+	if !f.relayed {
+		f.mu.Unlock()
+		return f.end()
+	}
+	defer f.mu.Unlock()
+	if !f.mark() {
+		return false
+	}
+	f.later = later
+	past := time.Unix(1, 0)
+	_ = f.client.SetDeadline(past) // fails when it is closed, which is as good
+	for _, u := range f.ups {
+		u.Conn.SetDeadline(past)
+	}
+	return true
+}
+
+// tell resets both sides of f, which has been stopped, if it is looked into. It takes
+// little: another goroutine makes the system calls.
+func (f *flow) tell() {
+	f.mu.Lock()
+	looked := f.looked
+	f.mu.Unlock()
+	if looked {
+		f.cancel()
+	}
+}
+
+// rest waits until f, which has been stopped, moves no byte any more; not longer than
+// until late comes, and then it reports false.
+func (f *flow) rest(late <-chan time.Time) bool {
+	f.mu.Lock()
+	relayed, looked := f.relayed, f.looked
+	f.mu.Unlock()
+	switch {
+	case relayed:
+		return await(f.still, late)
+	case !looked || f.gate.idle():
+		return true // where there is neither, both sides are closed already
+	}
+	past := time.Unix(1, 0)
+	f.mu.Lock()
+	if !f.closed {
+		_ = f.client.SetWriteDeadline(past)
+		for _, u := range f.ups {
+			u.Conn.SetWriteDeadline(past)
+		}
+	}
+	f.mu.Unlock()
+	for !f.gate.idle() {
+		select {
+		case <-late:
+			return false
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+	return true
+}
+
+// until bounds reads from the client, unless f has been stopped.
+func (f *flow) until(t time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.cut {
+		_ = f.client.SetReadDeadline(t)
+	}
+}
+
+// settle says that f moves no byte any more.
+func (f *flow) settle() {
+	select {
+	case <-f.still:
+	default:
+		close(f.still)
+	}
+}
+
+// attach makes up another side of f, unless f has been cut meanwhile.
+func (f *flow) attach(up net.Conn, r route) *upstream {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut {
+		reset(up)
+		return nil
+	}
+	u := &upstream{up, f, r}
+	f.ups = append(f.ups, u)
+	return u
+}
+
+// reset closes c with a RST, so that the other end learns that this was not an
+// ordinary end.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	c.Close()
+}
