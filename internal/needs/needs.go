@@ -42,5 +42,6 @@ func Lacks(t testing.TB, format string, args ...any) {
 	if os.Getenv("CI") != "" {
 		t.Fatalf(format+"; nothing may be left out where CI is set", args...)
 	}
+	// The one place where a requirement skips: on a developer's machine, with what to install.
 	t.Skipf(format, args...)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/boundary/dns"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -784,7 +785,7 @@ func TestSandboxWithoutIPv6(t *testing.T) {
 	at := serve(t, "tcp4", echo)
 	err := g.do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0) })
 	if err != nil {
-		t.Skipf("no IPv6 here to turn off: %v", err)
+		needs.Lacks(t, "no IPv6 here to turn off: %v", err)
 	}
 	start(t, g, control.Config{Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)}})
 	c, err := g.dialName("ip4", "echo.example", 80)

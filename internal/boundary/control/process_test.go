@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
+	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -168,7 +169,7 @@ func TestRootless(t *testing.T) {
 	}
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
-		t.Skipf("this host lets nobody make a user namespace: %v", err)
+		needs.Lacks(t, "this host lets nobody make a user namespace: %v", err)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
