@@ -107,7 +107,7 @@ func through(t *testing.T, s *intercept.Server, port uint16, server func(net.Con
 			go h.serve(&done)
 			return ours, nil
 		},
-		Begin: func(_ context.Context, r intercept.Request, _ func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
+		Begin: func(_ context.Context, r intercept.Request, _ intercept.Cancel) (egress.Verdict, intercept.Turn) {
 			if !strings.HasPrefix(r.Path, "/ok") {
 				return egress.Verdict{Why: "not there"}, intercept.Turn{}
 			}

@@ -68,15 +68,19 @@ type Session struct {
 	Forward *Forward
 
 	// Begin judges a request. If it is allowed, cancel may be called with a
-	// reason until t.End is. It returns at once; still is closed when the
-	// request moves no byte any more. A client that reads nothing, or a hook
-	// that does not heed its context, can keep that from happening.
-	Begin func(ctx context.Context, r Request, cancel func(why error) (still <-chan struct{})) (v egress.Verdict, t Turn)
+	// reason until t.End is.
+	Begin func(ctx context.Context, r Request, cancel Cancel) (v egress.Verdict, t Turn)
 
 	// Refuse is told of what was refused without or before a judgement, in
 	// words; method is empty when there was no request.
 	Refuse func(protocol, method, path, why string)
 }
+
+// A Cancel ends a request. It returns at once. still is closed when the request moves
+// no byte any more; a client that reads nothing, or a hook that does not heed its
+// context, can keep that from happening. tell lets both ends know if they do not yet;
+// it is to be called when nothing else is to be ended first, which it would hold up.
+type Cancel func(why error) (still <-chan struct{}, tell func())
 
 // A Turn is what is done with one request that was allowed.
 type Turn struct {

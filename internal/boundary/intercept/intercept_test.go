@@ -48,7 +48,7 @@ type bound struct {
 	mu      sync.Mutex
 	judge   func(method, path string) bool
 	refused []string
-	cancel  func(error) <-chan struct{} // of the last request
+	cancel  intercept.Cancel // of the last request
 	amend   func(intercept.Request)
 	take    func(http.ResponseWriter, *http.Request, intercept.Send) bool
 	dial    func(ctx context.Context) (net.Conn, error)
@@ -116,7 +116,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.mu.Unlock()
 			return dial(ctx)
 		},
-		Begin: func(_ context.Context, r intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
+		Begin: func(_ context.Context, r intercept.Request, cancel intercept.Cancel) (egress.Verdict, intercept.Turn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.judge(r.Method, r.Path) {
@@ -134,6 +134,14 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 			b.refused = append(b.refused, why)
 		},
 	}
+}
+
+// end ends the last request.
+func (b *bound) end(why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, tell := b.cancel(&intercept.RefusedError{Why: why})
+	tell()
 }
 
 func (b *bound) client(http2 bool) *http.Client {
@@ -807,9 +815,7 @@ func TestWebSocketsPass(t *testing.T) {
 			}
 		}
 		// A change of the rules ends it.
-		b.mu.Lock()
-		b.cancel(&intercept.RefusedError{Why: "no more"})
-		b.mu.Unlock()
+		b.end("no more")
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("the socket is still open")
 		}
@@ -830,11 +836,7 @@ func TestAChangeOfRulesEndsARequest(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}, func(t *testing.T, b *bound, c *http.Client) {
-		end := func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.cancel(&intercept.RefusedError{Why: "denied since"})
-		}
+		end := func() { b.end("denied since") }
 		r, err := c.Get(b.url("/begun"))
 		if err != nil {
 			t.Fatal(err)
@@ -907,11 +909,13 @@ func TestACancelledAnswerIsStillAtOnce(t *testing.T) {
 			b.mu.Lock()
 			cancel := b.cancel
 			b.mu.Unlock()
+			still, tell := cancel(&intercept.RefusedError{Why: "denied since"})
 			select {
-			case <-cancel(&intercept.RefusedError{Why: "denied since"}):
+			case <-still:
 			case <-time.After(5 * time.Second):
 				t.Errorf("%s, HTTP/2 %v: it goes on", path, http2)
 			}
+			tell()
 			if _, err := io.Copy(io.Discard, r.Body); err == nil {
 				t.Errorf("%s, HTTP/2 %v: it ended in order", path, http2)
 			}

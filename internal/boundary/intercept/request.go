@@ -36,9 +36,13 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	defer cancel(nil)
 	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0, still: make(chan struct{})}
 	defer c.finish()
-	stop := func(why error) <-chan struct{} {
-		cancel(why)
-		return c.abort()
+	stop := func(why error) (still <-chan struct{}, tell func()) {
+		tell = func() { cancel(why); c.wake() }
+		if c.abort() {
+			return c.still, tell
+		}
+		tell() // since others have to come to an end
+		return c.still, func() {}
 	}
 	asked := []Request{}
 	other := others(r)
@@ -253,23 +257,31 @@ func (c *carried) change() {
 	c.begun, c.changed = true, true
 }
 
-// abort lets no more of an answer be written that has begun. What waits for the client
-// to read or to send fails: it would not notice that its request has ended.
-func (c *carried) abort() <-chan struct{} {
+// abort lets no more of an answer be written that has begun, and reports whether the
+// request moves no byte any more.
+func (c *carried) abort() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
-	if !c.over { // errors: then the connection is ended
-		past, rc := time.Unix(1, 0), http.NewResponseController(c.ResponseWriter)
-		if c.begun && (c.writing || c.changed || !c.http2) {
-			_ = rc.SetWriteDeadline(past)
-		}
-		if !c.sent {
-			_ = rc.SetReadDeadline(past)
-		}
-	}
 	c.settle()
-	return c.still
+	return c.quiet
+}
+
+// wake makes fail what waits for the client to read or to send: it would not notice
+// that its request has ended.
+func (c *carried) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	past, rc := time.Unix(1, 0), http.NewResponseController(c.ResponseWriter) // errors: then the connection is ended
+	if c.begun && (c.writing || c.changed || !c.http2) {
+		_ = rc.SetWriteDeadline(past)
+	}
+	if !c.sent {
+		_ = rc.SetReadDeadline(past)
+	}
 }
 
 // settle closes still if that holds; c.mu is held. What has begun to be answered has

@@ -19,7 +19,11 @@ import (
 func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision, plain *intercept.Forward) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
+	if !f.dials(1) {
+		return nil, net.ErrClosed
+	}
 	up, r, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
+	f.dials(-1)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 )
 
 // A flow is one connection from the sandbox.
@@ -20,19 +21,14 @@ type flow struct {
 	client *net.TCPConn
 	cancel context.CancelFunc // ends lookup and dialling
 	ended  chan struct{}      // closed when it is cut, or has ended in order
-	still  chan struct{}      // closed when the relay moves no byte any more
-	done   chan struct{}      // closed when nothing of the flow is left
-
-	gate gate // of what is looked into
+	gate   gate
 
 	mu       sync.Mutex
 	spliced  bool                  // guarded by mu; it is carried unseen
-	relayed  bool                  // guarded by mu; and its bytes are being moved
-	looked   bool                  // guarded by mu; it is looked into, through gates
+	dialling int                   // guarded by mu; how many other sides are being made
 	ups      []*upstream           // guarded by mu; more than one only if it is looked into
 	requests map[*request]struct{} // guarded by mu; being carried
 	cut      bool                  // guarded by mu; nothing may be attached any more
-	later    <-chan struct{}       // guarded by mu; what a relay that was stopped waits for
 	closed   bool                  // guarded by mu; both sides have been reset or closed
 }
 
@@ -64,7 +60,7 @@ func (u *upstream) Close() error {
 type request struct {
 	method, path string
 	proof        *Proof
-	cancel       func(error) (still <-chan struct{})
+	cancel       intercept.Cancel
 	over         bool // it was cancelled, though it may not have ended yet; guarded by flow.mu
 }
 
@@ -101,59 +97,30 @@ func (f *flow) mark() bool {
 	return true
 }
 
-// stop is end, except that what is relayed or looked into is only kept from moving
-// another byte: the goroutine of a relay resets both sides once later is closed, and
-// who looks into a flow, or the end of its context, does.
-func (f *flow) stop(later <-chan struct{}) bool {
+// stop is end, except that what is open stays so and both ends learn of nothing: f is
+// only kept from moving another byte, which takes a moment.
+func (f *flow) stop() bool {
 	f.mu.Lock()
-	if f.looked {
-		defer f.mu.Unlock()
-		return f.mark()
-	}
-	if !f.relayed {
-		f.mu.Unlock()
-		return f.end()
-	}
 	defer f.mu.Unlock()
-	if !f.mark() {
-		return false
+	first := f.mark()
+	if first && f.dialling > 0 {
+		f.cancel() // that goes through no gate
 	}
-	f.later = later
-	past := time.Unix(1, 0)
-	_ = f.client.SetDeadline(past) // fails when it is closed, which is as good
-	for _, u := range f.ups {
-		u.Conn.SetDeadline(past)
-	}
-	return true
-}
-
-// tell resets both sides of f, which has been stopped, if it is looked into. It takes
-// little: another goroutine makes the system calls.
-func (f *flow) tell() {
-	f.mu.Lock()
-	looked := f.looked
-	f.mu.Unlock()
-	if looked {
-		f.cancel()
-	}
+	return first
 }
 
 // rest waits until f, which has been stopped, moves no byte any more; not longer than
 // until late comes, and then it reports false.
 func (f *flow) rest(late <-chan time.Time) bool {
-	f.mu.Lock()
-	relayed, looked := f.relayed, f.looked
-	f.mu.Unlock()
-	switch {
-	case relayed:
-		return await(f.still, late)
-	case !looked || f.gate.idle():
-		return true // where there is neither, both sides are closed already
+	if f.gate.idle() {
+		return true
 	}
+	// Within the gate is a system call, which is about to return, or a write to
+	// what is no socket.
 	past := time.Unix(1, 0)
 	f.mu.Lock()
 	if !f.closed {
-		_ = f.client.SetWriteDeadline(past)
+		_ = f.client.SetWriteDeadline(past) // fails when it is closed, which is as good
 		for _, u := range f.ups {
 			u.Conn.SetWriteDeadline(past)
 		}
@@ -163,7 +130,7 @@ func (f *flow) rest(late <-chan time.Time) bool {
 		select {
 		case <-late:
 			return false
-		case <-time.After(50 * time.Microsecond):
+		case <-time.After(20 * time.Microsecond):
 		}
 	}
 	return true
@@ -178,13 +145,12 @@ func (f *flow) until(t time.Time) {
 	}
 }
 
-// settle says that f moves no byte any more.
-func (f *flow) settle() {
-	select {
-	case <-f.still:
-	default:
-		close(f.still)
-	}
+// dials says that n more other sides are being made, and reports whether f is not cut.
+func (f *flow) dials(n int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dialling += n
+	return !f.cut
 }
 
 // attach makes up another side of f, unless f has been cut meanwhile.

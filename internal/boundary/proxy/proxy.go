@@ -101,9 +101,12 @@ type Proxy struct {
 	own        ownAddrs
 	unresolved names // that only proxies of the host's network resolve
 	inspected  atomic.Int64
+	pipes      pipes
 
-	mu    sync.Mutex
-	flows map[*flow]struct{} // guarded by mu
+	mu     sync.Mutex
+	flows  map[*flow]struct{} // guarded by mu
+	served bool               // guarded by mu; a Serve is about to return
+	tells  sync.WaitGroup     // mu is held to add to it, and served is false
 }
 
 // Serve carries what ln accepts until ctx is done or ln is closed. It then
@@ -112,6 +115,7 @@ func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
+	defer p.over()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -138,12 +142,21 @@ func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
+// over waits for what no flow does.
+func (p *Proxy) over() {
+	p.mu.Lock()
+	p.served = true
+	p.mu.Unlock()
+	p.tells.Wait()
+	p.pipes.close()
+}
+
 // start judges nothing itself, so that a slow log never delays an accept.
 func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPConn) {
 	to := client.LocalAddr().(*net.TCPAddr).AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{port: to.Port(), host: to.Addr().String(), v6: to.Addr().Is6(), client: client, cancel: cancel, ended: make(chan struct{}), still: make(chan struct{}), done: make(chan struct{})}
+	f := &flow{port: to.Port(), host: to.Addr().String(), v6: to.Addr().Is6(), client: client, cancel: cancel, ended: make(chan struct{})}
 	if name, ok := p.Names.Name(to.Addr()); ok {
 		f.host, f.named = name, true
 	}
@@ -171,8 +184,6 @@ func (p *Proxy) start(ctx context.Context, wg *sync.WaitGroup, client *net.TCPCo
 		return
 	}
 	wg.Go(func() {
-		defer close(f.done)
-		defer f.settle()
 		defer func() {
 			p.mu.Lock()
 			delete(p.flows, f)
@@ -246,9 +257,6 @@ func (p *Proxy) inspect(ctx context.Context, f *flow, d audit.Decision) {
 		p.Log(d)
 		return
 	}
-	f.mu.Lock()
-	f.looked = true
-	f.mu.Unlock()
 	p.Intercept(ctx, p.session(f))
 }
 

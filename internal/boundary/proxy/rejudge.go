@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
@@ -27,12 +26,8 @@ func (p *Proxy) Rejudge() int {
 	rules := p.Rules()
 	var cut []*flow
 	var why []egress.Verdict
-	// First no byte, then what tells both ends: that takes many times as long.
-	later := make(chan struct{})
-	tell := sync.OnceFunc(func() { close(later) })
-	defer tell()
 	for _, f := range flows {
-		if v := p.judge(rules, f); !v.Allow && f.stop(later) {
+		if v := p.judge(rules, f); !v.Allow && f.stop() {
 			cut, why = append(cut, f), append(why, v)
 		}
 	}
@@ -47,7 +42,7 @@ func (p *Proxy) Rejudge() int {
 	defer soon.Stop()
 	defer late.Stop()
 	for _, f := range outlive(ended, soon.C) {
-		if f.stop(later) {
+		if f.stop() {
 			cut, why = append(cut, f), append(why, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
 		}
 	}
@@ -56,29 +51,48 @@ func (p *Proxy) Rejudge() int {
 			break // a system call that does not return; both sides are about to be closed
 		}
 	}
-	p.mu.Lock()
-	for _, f := range cut {
-		delete(p.flows, f)
-	}
-	p.mu.Unlock()
-	tell()
-	for _, f := range cut {
-		f.tell()
-	}
-	// After the last cut: a log may be slow.
+	// After the last cut, since a log may be slow, and before anyone learns of it, who
+	// would have the processor then.
 	for i, v := range why {
 		p.logCut(rules, cut[i], v)
 	}
 	for _, d := range lines {
 		p.Log(d)
 	}
+	p.drop(cut, ended)
 	return len(cut)
+}
+
+// drop forgets flows that have been stopped, and sees to it that both ends of these
+// and of requests that have been cancelled learn of it. That takes many times as long as to stop them, and wakes whoever carries them.
+func (p *Proxy) drop(fs []*flow, es []ending) {
+	tell := func() {
+		for _, f := range fs {
+			f.end()
+		}
+		for _, e := range es {
+			e.tell()
+		}
+	}
+	p.mu.Lock()
+	for _, f := range fs {
+		delete(p.flows, f)
+	}
+	served := p.served
+	if !served {
+		p.tells.Go(tell)
+	}
+	p.mu.Unlock()
+	if served {
+		tell()
+	}
 }
 
 // An ending is a request that was cancelled.
 type ending struct {
 	of    *flow
 	still <-chan struct{} // closed when it moves no byte any more
+	tell  func()          // lets both ends know
 }
 
 // outlive returns the flows of those of es that are not still when late comes.
@@ -130,7 +144,8 @@ func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []ending, lines []a
 		f.mu.Unlock()
 		r.proof.Revoke()
 		if !cut {
-			ended = append(ended, ending{f, r.cancel(&intercept.RefusedError{Why: v.Why})})
+			still, tell := r.cancel(&intercept.RefusedError{Why: v.Why})
+			ended = append(ended, ending{f, still, tell})
 		}
 		lines = append(lines, audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
 			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})

@@ -18,59 +18,56 @@ import (
 // server's bytes flow from the start: many protocols begin with the server.
 // look says that the server name of a TLS client must be the name of the flow.
 func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
-	f.mu.Lock()
-	f.relayed = !f.cut
-	cut := f.cut
-	f.mu.Unlock()
-	if cut {
-		return
-	}
+	client, host := f.side(f.client), f.side(up)
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
-		pump(f, f.client, up)
+		p.pump(f, client, host)
 	}()
-	if !f.named || !look || p.opening(f, up, d) {
-		pump(f, up, f.client)
+	if !f.named || !look || p.opening(f, host, d) {
+		p.pump(f, host, client)
 	} else {
 		f.end()
 	}
 	<-down
-	f.settle()
 	f.mu.Lock()
-	later := f.later
-	if !f.cut {
+	defer f.mu.Unlock()
+	if f.mark() {
 		// Both directions have ended in order: the kernel delivers what is
 		// left.
-		f.mark()
 		f.closed = true
 		f.client.Close()
 		up.Close()
 	}
-	f.mu.Unlock()
-	if later != nil {
-		<-later
-	}
 }
 
-// pump copies src to dst. The end of src is passed on as half a close; if
+// pump moves what src sends to dst. The end of src is passed on as half a close; if
 // either breaks, both are reset, so that a truncated stream never looks whole.
-func pump(f *flow, dst, src net.Conn) {
-	_, err := io.Copy(dst, src)
+func (p *Proxy) pump(f *flow, dst, src *side) {
+	err := p.move(dst, src)
 	if err == nil {
-		if h, ok := dst.(interface{ CloseWrite() error }); ok {
-			err = h.CloseWrite()
-		}
+		err = dst.CloseWrite()
 	}
-	if err == nil || errors.Is(err, unix.ENOTCONN) {
+	if err == nil || errors.Is(err, unix.ENOTCONN) || errors.Is(err, errors.ErrUnsupported) {
 		return
 	}
 	select {
 	case <-f.ended: // stopped, or ended already
 	default:
-		f.drain(dst)
+		f.drain(dst.Conn)
 		f.end()
 	}
+}
+
+// move moves bytes until src has no more.
+func (p *Proxy) move(dst, src *side) error {
+	if dst.raw != nil && src.raw != nil {
+		if err := p.splice(dst, src); !errors.Is(err, errNoPipe) {
+			return err
+		}
+	}
+	_, err := io.Copy(struct{ io.Writer }{dst}, struct{ io.Reader }{src})
+	return err
 }
 
 // drain waits until the kernel has delivered what was written to c. A reset
@@ -101,7 +98,7 @@ func (f *flow) drain(c net.Conn) {
 
 // opening passes on the first bytes of the client and reports whether the rest
 // may follow. If they are a ClientHello, its server name is looked at first.
-func (p *Proxy) opening(f *flow, up net.Conn, d audit.Decision) bool {
+func (p *Proxy) opening(f *flow, up *side, d audit.Decision) bool {
 	r := &recorder{Conn: f.client}
 	for {
 		yes, more := looksTLS(r.read)

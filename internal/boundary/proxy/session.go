@@ -13,10 +13,10 @@ import (
 // session is f for package intercept, which asks here before it does anything.
 func (p *Proxy) session(f *flow) *intercept.Session {
 	s := &intercept.Session{
-		Client: &gated{f.client, f}, Host: f.host, Port: f.port,
+		Client: f.side(f.client), Host: f.host, Port: f.port,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return p.dialInspected(ctx, f, nil) },
 		Forward: p.forward(f),
-		Begin: func(ctx context.Context, r intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
+		Begin: func(ctx context.Context, r intercept.Request, cancel intercept.Cancel) (egress.Verdict, intercept.Turn) {
 			return p.begin(ctx, f, r, cancel)
 		},
 		Refuse: func(protocol, method, path, why string) {
@@ -51,12 +51,12 @@ func (p *Proxy) dialInspected(ctx context.Context, f *flow, plain *intercept.For
 	case err != nil:
 		return nil, err
 	}
-	return &gated{u, f}, nil
+	return f.side(u), nil
 }
 
 // begin judges a request of f and, if it is allowed, lets a change of the rules
 // end it. What is allowed gets the proof that is presented to its host.
-func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel func(error) <-chan struct{}) (egress.Verdict, intercept.Turn) {
+func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel intercept.Cancel) (egress.Verdict, intercept.Turn) {
 	r := &request{method: q.Method, path: q.Path, cancel: cancel}
 	r.proof = NewProof(func(name string) bool { return p.Presenter.Grants(p.Rules().Phase, name) })
 	// As with flows: a change either finds the request or is seen by it.

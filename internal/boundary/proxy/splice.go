@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"errors"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// most is how many bytes are moved at a time, and what fits into a pipe if the kernel
+// allows that: its default for pipes that an ordinary user makes.
+const most = 1 << 20
+
+// errNoPipe says that bytes have to be moved in another way.
+var errNoPipe = errors.New("no pipe")
+
+// splice moves bytes from the socket of src to that of dst until src has no more, or
+// there is an error; that is errNoPipe only while none is on its way. They never enter
+// the process. Package net does this too, but tells nobody whether it is at it.
+func (p *Proxy) splice(dst, src *side) (err error) {
+	var pp *pipe // while there is something to move
+	defer func() {
+		if pp != nil {
+			pp.close() // something may be in it
+		}
+	}()
+	for {
+		var n int
+		failed := src.raw.Read(func(fd uintptr) bool {
+			for {
+				if pp == nil {
+					if pp = p.pipes.get(); pp == nil {
+						err = errNoPipe
+						return true
+					}
+				}
+				n, err = move(int(fd), pp.w, most)
+				if !errors.Is(err, unix.EINTR) {
+					break
+				}
+			}
+			if errors.Is(err, unix.EAGAIN) {
+				p.pipes.put(pp)
+				pp = nil
+				return false
+			}
+			return true
+		})
+		switch {
+		case failed != nil:
+			return failed
+		case errors.Is(err, errNoPipe):
+			return err
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+			return errNoPipe
+		case err != nil:
+			return os.NewSyscallError("splice", err)
+		case n == 0:
+			p.pipes.put(pp)
+			pp = nil
+			return nil
+		}
+		for n > 0 {
+			m, err := dst.out(func(fd int) (int, error) { return move(pp.r, fd, n) })
+			if err != nil {
+				return err
+			}
+			n -= m
+		}
+	}
+}
+
+// move moves up to n bytes and waits for nothing.
+func move(from, to, n int) (int, error) {
+	m, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	return int(m), err
+}
+
+// A pipe is where bytes are on their way from one socket to another.
+type pipe struct{ r, w int }
+
+func (p *pipe) close() {
+	unix.Close(p.r)
+	unix.Close(p.w)
+}
+
+// pipes are empty ones to be used again. Its methods can be called concurrently.
+type pipes struct {
+	mu     sync.Mutex
+	free   []*pipe // guarded by mu
+	closed bool    // guarded by mu
+}
+
+// maxFree bounds how many pipes are kept while nothing moves.
+const maxFree = 16
+
+// get returns a pipe that is empty, or nil if none can be had.
+func (ps *pipes) get() *pipe {
+	ps.mu.Lock()
+	if n := len(ps.free); n > 0 {
+		p := ps.free[n-1]
+		ps.free = ps.free[:n-1]
+		ps.mu.Unlock()
+		return p
+	}
+	ps.mu.Unlock()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil
+	}
+	// Without that, and that can be past the bounds of an ordinary user, less is
+	// moved at a time.
+	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, most)
+	return &pipe{fds[0], fds[1]}
+}
+
+// put takes back a pipe that is empty.
+func (ps *pipes) put(p *pipe) {
+	ps.mu.Lock()
+	keep := !ps.closed && len(ps.free) < maxFree
+	if keep {
+		ps.free = append(ps.free, p)
+	}
+	ps.mu.Unlock()
+	if !keep {
+		p.close()
+	}
+}
+
+// close closes those that are free, and those that are put back later.
+func (ps *pipes) close() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.closed = true
+	for _, p := range ps.free {
+		p.close()
+	}
+	ps.free = nil
+}
