@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,16 +26,10 @@ import (
 )
 
 const (
-	boundName   = "bound.example"
-	clients     = 8
-	leastRate   = 5000                   // small requests a second
-	mostAdded   = 500 * time.Microsecond // to a request, in the middle
-	mostClosing = 5 * time.Millisecond
-	closedFlows = 500
-
-	// closedLooked is how many of these are looked into. Half of them are HTTP/2
-	// with two requests on their way.
-	closedLooked = 200
+	boundName = "bound.example"
+	clients   = 8
+	leastRate = 5000                   // small requests a second
+	mostAdded = 500 * time.Microsecond // to a request, in the middle
 )
 
 // ways are three ways to one HTTPS server: directly, through a plain reverse
@@ -220,165 +213,5 @@ func intercepted(ctx context.Context, o options, _ *fixture, r *report) (err err
 	added := median(single[1].walls()) - median(single[0].walls())
 	ln.bar, ln.ok = fmt.Sprintf("≤ %s more", show(mostAdded)), verdict(added <= mostAdded)
 	r.add(ln)
-	return closing(ctx, o, r)
-}
-
-// A held server answers HTTPS requests with a body that does not end.
-type held struct {
-	server  *httptest.Server
-	leaf    func(host string) (*tls.Certificate, error)
-	roots   *x509.CertPool
-	arrived chan struct{}
-}
-
-func newHeld(ctx context.Context, dir string) (*held, error) {
-	authority, err := ca.Open(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
-	leaf, err := authority.Leaf(boundName)
-	if err != nil {
-		return nil, err
-	}
-	h := &held{leaf: authority.Leaf, roots: x509.NewCertPool(), arrived: make(chan struct{}, closedFlows)}
-	h.roots.AppendCertsFromPEM([]byte(authority.PEM()))
-	h.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, "some")
-		_ = http.NewResponseController(w).Flush()
-		h.arrived <- struct{}{}
-		<-r.Context().Done() // it is cut
-	}))
-	h.server.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
-	h.server.StartTLS()
-	return h, nil
-}
-
-// client makes connections by dial, one at a time, for HTTP/2 or HTTP/1.1.
-func (h *held) client(dial func() (net.Conn, error), http2 bool) *http.Client {
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.roots, ServerName: boundName}, Protocols: new(http.Protocols),
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}
-	tr.Protocols.SetHTTP1(!http2)
-	tr.Protocols.SetHTTP2(http2)
-	return &http.Client{Transport: tr}
-}
-
-// ask makes a request and returns when it is being answered. It sends to ends with what
-// the answer ended, nil in order.
-func (h *held) ask(c *http.Client, ends chan error) error {
-	go func() {
-		r, err := c.Get("https://" + boundName + "/ok/held")
-		if err == nil {
-			_, err = io.Copy(io.Discard, r.Body)
-			r.Body.Close()
-		}
-		ends <- err
-	}()
-	select {
-	case <-h.arrived:
-		return nil
-	case err := <-ends:
-		return fmt.Errorf("a request that is to be cut ended: %w", err)
-	}
-}
-
-// closing ends a phase in which many connections are open: some pass through, on others
-// requests are on their way that are looked into.
-func closing(ctx context.Context, o options, r *report) (err error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c) // ends when it is cut
-			}()
-		}
-	}()
-	dir, err := os.MkdirTemp("", "kitbox-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	h, err := newHeld(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer h.server.Close()
-	g, err := newGuest(ctx, plan.EgressRule{Phase: plan.Install, Pattern: bulkName}, l.Addr().String(),
-		control.Config{Leaf: h.leaf, Roots: h.roots, Routes: []plan.Route{{Name: boundName, Addr: h.server.Listener.Addr().String()}}},
-		plan.EgressRule{Phase: plan.Install, Pattern: boundName, Methods: []string{http.MethodGet}, Paths: []string{"/ok/**"}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, g.close()) }()
-	bound, err := resolveIn(ctx, g.ns, boundName)
-	if err != nil {
-		return err
-	}
-	var s series
-	for range o.rounds {
-		g.boundary.SetPhase(plan.Install)
-		conns := make([]net.Conn, closedFlows-closedLooked)
-		err := onThread(g.ns, func() error {
-			for i := range conns {
-				if conns[i], err = net.DialTimeout("tcp4", g.at(80), 5*time.Second); err != nil {
-					return err
-				}
-				if err := ping(conns[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		requests, ends := 0, make(chan error, 2*closedLooked)
-		for i := range closedLooked {
-			http2 := i%2 == 0
-			c := h.client(func() (net.Conn, error) {
-				return dialIn(ctx, g.ns, "tcp4", netip.AddrPortFrom(bound, 443).String())
-			}, http2)
-			for range map[bool]int{false: 1, true: 2}[http2] {
-				if err := h.ask(c, ends); err != nil {
-					return err
-				}
-				requests++
-			}
-		}
-		t := time.Now()
-		g.boundary.SetPhase(plan.Runtime)
-		s = append(s, sample{wall: time.Since(t)})
-		for _, c := range conns {
-			if ping(c) == nil {
-				return errors.New("a connection of the closed phase is still open")
-			}
-			c.Close()
-		}
-		for range requests {
-			if <-ends == nil {
-				return errors.New("a request of the closed phase ended in order")
-			}
-		}
-	}
-	r.add(line{what: fmt.Sprintf("closing the install phase with %d open connections, %d looked into", closedFlows, closedLooked),
-		ours: times(s) + ", at most " + show(slices.Max(s.walls())), peer: "–", theirs: "all are cut", bar: "≤ " + show(mostClosing), ok: verdict(median(s.walls()) <= mostClosing)})
 	return nil
-}
-
-// ping sends a byte and waits for its echo.
-func ping(c net.Conn) error {
-	c.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := c.Write([]byte{1}); err != nil {
-		return err
-	}
-	_, err := io.ReadFull(c, make([]byte, 1))
-	return err
 }

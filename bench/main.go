@@ -36,7 +36,7 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "three rounds of small sizes, to see that everything works")
 	flag.BoolVar(&o.strict, "strict", false, "exit with status 1 when a bar is missed")
 	flag.StringVar(&o.programs, "programs", "bin", "directory with kitbox and kit-guest")
-	flag.StringVar(&o.only, "only", "", "take only these measurements: start, first, memory, compose, build, workspaces, egress, intercepted or fleet")
+	flag.StringVar(&o.only, "only", "", "take only these measurements: start, first, memory, compose, build, workspaces, egress, intercepted, closing or fleet")
 	flag.IntVar(&o.fleet, "fleet", fleetSize, "have this many sandboxes at once, and list them; 0: not measured, as with -quick")
 	flag.StringVar(&o.write, "write", "", "file whose measured part is replaced by this run")
 	flag.Parse()
@@ -102,7 +102,7 @@ func run(ctx context.Context, o options) (_ *report, err error) {
 	for _, m := range []struct {
 		name string
 		take func(context.Context, options, *fixture, *report) error
-	}{{"start", start}, {"first", first}, {"memory", memory}, {"compose", compose}, {"build", building}, {"workspaces", workspaces}, {"egress", egress}, {"intercepted", intercepted}, {"fleet", fleet}} {
+	}{{"start", start}, {"first", first}, {"memory", memory}, {"compose", compose}, {"build", building}, {"workspaces", workspaces}, {"egress", egress}, {"intercepted", intercepted}, {"closing", closing}, {"fleet", fleet}} {
 		if o.only != "" && o.only != m.name {
 			continue
 		}
