@@ -19,6 +19,8 @@ import (
 // look says that the server name of a TLS client must be the name of the flow.
 func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
 	client, host := f.side(f.client), f.side(up)
+	client.inline()
+	host.inline()
 	down := make(chan struct{})
 	go func() {
 		defer close(down)

@@ -17,7 +17,9 @@ var errNoPipe = errors.New("no pipe")
 
 // splice moves bytes from the socket of src to that of dst until src has no more, or
 // there is an error; that is errNoPipe only while none is on its way. They never enter
-// the process. Package net does this too, but tells nobody whether it is at it.
+// the process, but for those that are marked as urgent: the kernel moves none past such
+// a mark. Package net does this too, but tells nobody whether it is at it, and stays
+// before the first mark.
 func (p *Proxy) splice(dst, src *side) (err error) {
 	var pp *pipe // while there is something to move
 	defer func() {
@@ -27,6 +29,8 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 	}()
 	for {
 		var n int
+		var urgent [1]byte
+		marked := false
 		failed := src.raw.Read(func(fd uintptr) bool {
 			for {
 				if pp == nil {
@@ -43,7 +47,10 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 			if errors.Is(err, unix.EAGAIN) {
 				p.pipes.put(pp)
 				pp = nil
-				return false
+				if marked = atMark(int(fd)); marked {
+					n, err = unix.Read(int(fd), urgent[:])
+				}
+				return marked && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
 			}
 			return true
 		})
@@ -57,9 +64,16 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 		case err != nil:
 			return os.NewSyscallError("splice", err)
 		case n == 0:
-			p.pipes.put(pp)
-			pp = nil
+			if pp != nil {
+				p.pipes.put(pp)
+				pp = nil
+			}
 			return nil
+		case marked:
+			if _, err := dst.Write(urgent[:]); err != nil {
+				return err
+			}
+			continue
 		}
 		for n > 0 {
 			m, err := dst.out(func(fd int) (int, error) { return move(pp.r, fd, n) })
@@ -69,6 +83,20 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 			n -= m
 		}
 	}
+}
+
+// inline lets a byte that is marked as urgent be read in its place, where it was meant:
+// the mark is lost, the byte is not.
+func (s *side) inline() {
+	if s.raw != nil {
+		_ = s.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
+	}
+}
+
+// atMark reports whether the next byte to be read is one that is marked as urgent.
+func atMark(fd int) bool {
+	at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+	return err == nil && at != 0
 }
 
 // move moves up to n bytes and waits for nothing.
