@@ -149,6 +149,9 @@ func (p *primed) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
+// NetConn is the connection without what was read already.
+func (p *primed) NetConn() net.Conn { return p.Conn }
+
 // CloseWrite ends one half.
 func (p *primed) CloseWrite() error {
 	if h, ok := p.Conn.(interface{ CloseWrite() error }); ok {

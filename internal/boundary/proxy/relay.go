@@ -76,7 +76,7 @@ func (p *Proxy) move(dst, src *side) error {
 // discards the rest, and what src sent before it broke was sent: without the
 // boundary it would have arrived. A flow that is cut does not wait.
 func (f *flow) drain(c net.Conn) {
-	t, ok := c.(*net.TCPConn)
+	t, ok := plain(c).(*net.TCPConn)
 	if !ok {
 		return
 	}
