@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"strconv"
 	"strings"
@@ -67,7 +69,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		c.turn = t
 	}
 	w = c
-	r = r.WithContext(context.WithValue(ctx, carriedKey{}, c))
+	r = r.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, c.trace()), carriedKey{}, c))
 	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
 		return
 	}
@@ -228,7 +230,9 @@ type carried struct {
 	still chan struct{} // closed when it moves no byte any more
 
 	mu      sync.Mutex
-	begun   bool // the answer has; guarded by mu
+	to      net.Conn // what it leaves by; guarded by mu
+	left    bool     // wholly, by that; guarded by mu
+	begun   bool     // the answer has; guarded by mu
 	changed bool // to another protocol, which is written past this; guarded by mu
 	writing bool // guarded by mu
 	aborted bool // guarded by mu
@@ -255,6 +259,26 @@ func (c *carried) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun, c.changed = true, true
+}
+
+// trace is told by what the request leaves, and when it has.
+func (c *carried) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.to, c.left = i.Conn, false
+		},
+		WroteRequest: func(i httptrace.WroteRequestInfo) {
+			if i.Err != nil {
+				return
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.left = true
+			c.settle()
+		},
+	}
 }
 
 // abort lets no more of an answer be written that has begun, and reports whether the
@@ -284,10 +308,10 @@ func (c *carried) wake() {
 	}
 }
 
-// settle closes still if that holds; c.mu is held. What has begun to be answered has
-// been sent whole if it has no body; all else is waited for to its end.
+// settle closes still if that holds; c.mu is held. What has begun to be answered moves
+// nothing more if it has no body and has left; all else is waited for to its end.
 func (c *carried) settle() {
-	if !c.quiet && (c.over || c.aborted && c.begun && c.sent && !c.changed && !c.writing) {
+	if !c.quiet && (c.over || c.aborted && c.begun && c.sent && (c.left || c.to == nil) && !c.changed && !c.writing) {
 		c.quiet = true
 		close(c.still)
 	}
@@ -300,12 +324,22 @@ func (c *carried) cut() bool {
 	return c.aborted && c.begun
 }
 
-// finish says that the handler returns.
+// finish says that the handler returns. A request that was cancelled while it left takes
+// the connection to the host with it, and all others there: a part may wait there until
+// the host takes it, and HTTP/2 leaves that behind.
 func (c *carried) finish() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	if to := c.to; c.aborted && to != nil && !c.left {
+		c.mu.Unlock()
+		if t, ok := to.(*tls.Conn); ok {
+			to = t.NetConn() // TLS would have a last word
+		}
+		to.Close()
+		c.mu.Lock()
+	}
 	c.over = true
 	c.settle()
+	c.mu.Unlock()
 }
 
 // write calls f, which writes, unless that is over.
