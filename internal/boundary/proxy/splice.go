@@ -44,15 +44,18 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 					break
 				}
 			}
-			if errors.Is(err, unix.EAGAIN) {
-				p.pipes.put(pp)
-				pp = nil
-				if marked = atMark(int(fd)); marked {
-					n, err = unix.Read(int(fd), urgent[:])
-				}
-				return marked && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+			nothing := errors.Is(err, unix.EAGAIN)
+			if !nothing && (err != nil || n > 0) {
+				return true
 			}
-			return true
+			// There is nothing, or it ends, or there is such a mark.
+			p.pipes.put(pp)
+			pp = nil
+			if marked = atMark(int(fd)); marked {
+				n, err = unix.Read(int(fd), urgent[:])
+				nothing = errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+			}
+			return !nothing
 		})
 		switch {
 		case failed != nil:
@@ -64,10 +67,6 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 		case err != nil:
 			return os.NewSyscallError("splice", err)
 		case n == 0:
-			if pp != nil {
-				p.pipes.put(pp)
-				pp = nil
-			}
 			return nil
 		case marked:
 			if _, err := dst.Write(urgent[:]); err != nil {

@@ -47,7 +47,7 @@ func TestUrgentBytesArePassedOn(t *testing.T) {
 				t.Helper()
 				got := make([]byte, len(want))
 				if n, err := io.ReadFull(to, got); err != nil || string(got) != want {
-					t.Fatalf("%q arrived, %v; want %q", got[:n], err, want)
+					t.Fatalf("%d bytes arrived, %.20q, %v; want %d, %.20q", n, got[:n], err, len(want), want)
 				}
 			}
 			urge(t, from, "!")
