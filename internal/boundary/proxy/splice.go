@@ -8,9 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how many bytes are moved at a time, and what fits into a pipe if the kernel
-// allows that: its default for pipes that an ordinary user makes.
-const most = 1 << 20
+// How many bytes are moved at a time, and fit into a pipe.
+const (
+	most = 1 << 20  // what the kernel lets an ordinary user ask for
+	some = 64 << 10 // what it gives unasked
+
+	// maxBig bounds how many pipes hold most. What is in a pipe counts for nobody, and
+	// stays there while its reader takes nothing: thousands of flows could else make
+	// the host hold gigabytes. It is also what the kernel allows an ordinary user.
+	maxBig = 64
+)
 
 // errNoPipe says that bytes have to be moved in another way.
 var errNoPipe = errors.New("no pipe")
@@ -24,7 +31,7 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 	var pp *pipe // while there is something to move
 	defer func() {
 		if pp != nil {
-			pp.close() // something may be in it
+			p.pipes.discard(pp) // something may be in it
 		}
 	}()
 	for {
@@ -39,7 +46,7 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 						return true
 					}
 				}
-				n, err = move(int(fd), pp.w, most)
+				n, err = move(int(fd), pp.w, pp.size)
 				if !errors.Is(err, unix.EINTR) {
 					break
 				}
@@ -105,17 +112,16 @@ func move(from, to, n int) (int, error) {
 }
 
 // A pipe is where bytes are on their way from one socket to another.
-type pipe struct{ r, w int }
-
-func (p *pipe) close() {
-	unix.Close(p.r)
-	unix.Close(p.w)
+type pipe struct {
+	r, w int
+	size int // how many it is given at a time
 }
 
 // pipes are empty ones to be used again. Its methods can be called concurrently.
 type pipes struct {
 	mu     sync.Mutex
 	free   []*pipe // guarded by mu
+	big    int     // how many there are for more than some; guarded by mu
 	closed bool    // guarded by mu
 }
 
@@ -131,15 +137,42 @@ func (ps *pipes) get() *pipe {
 		ps.mu.Unlock()
 		return p
 	}
+	p := &pipe{size: some}
+	if ps.big < maxBig {
+		ps.big++
+		p.size = most
+	}
 	ps.mu.Unlock()
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		ps.forget(p)
 		return nil
 	}
-	// Without that, and that can be past the bounds of an ordinary user, less is
-	// moved at a time.
-	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, most)
-	return &pipe{fds[0], fds[1]}
+	p.r, p.w = fds[0], fds[1]
+	if p.size > some {
+		// That can be past the bounds of an ordinary user.
+		if _, err := unix.FcntlInt(uintptr(p.w), unix.F_SETPIPE_SZ, p.size); err != nil {
+			ps.forget(p)
+			p.size = some
+		}
+	}
+	return p
+}
+
+// forget counts a pipe out.
+func (ps *pipes) forget(p *pipe) {
+	if p.size > some {
+		ps.mu.Lock()
+		ps.big--
+		ps.mu.Unlock()
+	}
+}
+
+// discard gives up a pipe and what is in it.
+func (ps *pipes) discard(p *pipe) {
+	ps.forget(p)
+	unix.Close(p.r)
+	unix.Close(p.w)
 }
 
 // put takes back a pipe that is empty.
@@ -151,17 +184,18 @@ func (ps *pipes) put(p *pipe) {
 	}
 	ps.mu.Unlock()
 	if !keep {
-		p.close()
+		ps.discard(p)
 	}
 }
 
 // close closes those that are free, and those that are put back later.
 func (ps *pipes) close() {
 	ps.mu.Lock()
-	defer ps.mu.Unlock()
 	ps.closed = true
-	for _, p := range ps.free {
-		p.close()
-	}
+	free := ps.free
 	ps.free = nil
+	ps.mu.Unlock()
+	for _, p := range free {
+		ps.discard(p)
+	}
 }
