@@ -109,6 +109,25 @@ func (f *flow) stop() bool {
 	return first
 }
 
+// undialled waits until no other side of f, which has been stopped, is being made; not
+// longer than until late comes, and then it reports false. A dial can say something of
+// its own, to a proxy or a resolver.
+func (f *flow) undialled(late <-chan time.Time) bool {
+	for {
+		f.mu.Lock()
+		n := f.dialling
+		f.mu.Unlock()
+		if n == 0 {
+			return true
+		}
+		select {
+		case <-late:
+			return false
+		case <-time.After(20 * time.Microsecond):
+		}
+	}
+}
+
 // rest waits until f, which has been stopped, moves no byte any more; not longer than
 // until late comes, and then it reports false.
 func (f *flow) rest(late <-chan time.Time) bool {
