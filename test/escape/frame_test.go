@@ -11,7 +11,7 @@ import (
 )
 
 // frames are attempts with the frames of HTTP/2 rather than what is in them: heads in
-// pieces, fields behind bodies, and floods.
+// pieces and without end, and fields behind bodies.
 func frames() []attempt {
 	type say = func(f *http2.Framer, head func(...field) []byte) error
 	honest := func(name string) func(w *world) error {
@@ -34,15 +34,17 @@ func frames() []attempt {
 			}
 		})
 	}
-	// A flood is held when the connection is ended on account of it; the control is a
-	// little of the same, which is answered.
-	flood := func(name, tries string, much int, some func(f *http2.Framer, head func(...field) []byte, n int) error) attempt {
-		try := func(n int) func(w *world) error {
-			return func(w *world) error {
-				return http2Do(boundName, 1, func(f *http2.Framer, head func(...field) []byte) error { return some(f, head, n) })
+	long := func(parts int) say {
+		return func(f *http2.Framer, head func(...field) []byte) error {
+			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head(http2Request("GET", boundName, "/ok/x")...), EndStream: true})
+			for i := range parts {
+				if err != nil {
+					return err
+				}
+				err = f.WriteContinuation(1, i == parts-1, head(field{fmt.Sprintf("x-%d", i), strings.Repeat("x", 1000)}))
 			}
+			return err
 		}
-		return attempt{name: "frame-" + name, tries: tries, in: plain, at: plain, attack: try(much), control: try(3)}
 	}
 	ask := func(f *http2.Framer, block []byte) error {
 		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true, EndStream: true})
@@ -111,24 +113,9 @@ func frames() []attempt {
 		trailing("length-behind-a-body", "a length, and what it is to be taken for, behind the body", clName, func(w *world) []field {
 			return []field{{"content-length", "0"}, {"transfer-encoding", "chunked"}, {"host", w.Mark + "." + deniedName}}
 		}),
-		flood("flood-of-continuations", "a head without end", 4096, func(f *http2.Framer, head func(...field) []byte, n int) error {
-			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head(http2Request("GET", boundName, "/ok/x")...), EndStream: true})
-			for i := range n {
-				err = errors.Join(err, f.WriteContinuation(1, i == n-1, head(field{fmt.Sprintf("x-%d", i), strings.Repeat("x", 1000)})))
-				if err != nil {
-					return err
-				}
-			}
-			return err
-		}),
-		flood("flood-of-pings", "pings whose answers nobody takes", 200_000, func(f *http2.Framer, head func(...field) []byte, n int) error {
-			for range n {
-				if err := f.WritePing(false, [8]byte{}); err != nil {
-					return err
-				}
-			}
-			return ask(f, head(http2Request("GET", boundName, "/ok/x")...))
-		}),
+		// Of one part it is answered.
+		attempt{name: "frame-head-without-end", tries: "a head that goes on for megabytes", in: plain, at: plain,
+			attack: func(*world) error { return http2Do(boundName, 1, long(4096)) }, control: func(*world) error { return http2Do(boundName, 1, long(3)) }},
 		attempt{name: "secret-in-crumbs", tries: "what stands for a secret, in cookies of HTTP/2 that are put together", in: plain, at: plain, arrives: true,
 			control: func(w *world) error { return present(w, vaultName, vaultName, vaultName, "/ok/x", bearer(vaultToken)) },
 			attack: func(w *world) error {
