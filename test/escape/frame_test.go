@@ -114,9 +114,9 @@ func frames() []attempt {
 			return []field{{"content-length", "0"}, {"transfer-encoding", "chunked"}, {"host", w.Mark + "." + deniedName}}
 		}),
 		// Of one part it is answered.
-		attempt{name: "frame-head-without-end", tries: "a head that goes on for megabytes", in: plain, at: plain,
+		{name: "frame-head-without-end", tries: "a head that goes on for megabytes", in: plain, at: plain,
 			attack: func(*world) error { return http2Do(boundName, 1, long(4096)) }, control: func(*world) error { return http2Do(boundName, 1, long(3)) }},
-		attempt{name: "secret-in-crumbs", tries: "what stands for a secret, in cookies of HTTP/2 that are put together", in: plain, at: plain, arrives: true,
+		{name: "secret-in-crumbs", tries: "what stands for a secret, in cookies of HTTP/2 that are put together", in: plain, at: plain, arrives: true,
 			control: func(w *world) error { return present(w, vaultName, vaultName, vaultName, "/ok/x", bearer(vaultToken)) },
 			attack: func(w *world) error {
 				s := os.Getenv(vaultToken)

@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 )
 
@@ -136,14 +136,13 @@ func linger() int {
 
 // streams makes one connection of HTTP/2 to host, for requests one after another.
 func streams(host string) (ask func(path string) error, err error) {
-	t, err := secure(host, 443, host, "h2")
-	if err != nil {
-		return nil, err
-	}
-	c, err := new(http2.Transport).NewClientConn(t)
+	tr := &http.Transport{TLSClientConfig: insecure(), Protocols: new(http.Protocols), DialContext: dialer.DialContext}
+	tr.Protocols.SetHTTP2(true)
+	c, err := tr.NewClientConn(context.Background(), "https", host+":443")
 	return func(path string) error {
-		t.SetDeadline(time.Now().Add(patience))
-		req, err := http.NewRequest(http.MethodGet, "https://"+host+path, http.NoBody)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+path, http.NoBody)
 		if err != nil {
 			return broken(err)
 		}
