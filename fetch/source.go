@@ -62,9 +62,9 @@ func (s source) text() ([]byte, error) {
 
 // key is a hash of everything the build of src depends on: the descriptor, the
 // recipe, the context as the builder gets it, the arguments, the local images
-// that the text names, the platform, the builder and what its steps can reach. Owners and times of files
-// are left out, as the builder does. An image of a registry is not: a tag that
-// moved there does not rebuild a Kit.
+// that the text names, the platform, the builder and what its steps can reach.
+// Owners and times of files are left out, as the builder does. An image of a
+// registry is not: a tag that moved there does not rebuild a Kit.
 func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, maker string) (string, error) {
 	files, err := openHashes(filepath.Join(f.Home, "builds", "files"), src.dir)
 	if err != nil {

@@ -197,10 +197,7 @@ func TestEveryProcessKilledWithTheOCIDriver(t *testing.T) {
 	h.push("w:1", faulty)
 	h.options = []string{"--driver", "oci", "w:1"}
 	h.must(append([]string{"run", "-q", "--rm", "--exec"}, append(h.options, "--", "true")...)...) // unpacks
-	for i, c := range []struct {
-		fault
-		when, victim string
-	}{
+	h.strikes([]strike{
 		{fault{"create", "keeper", journal.Booting}, "after", "all"},
 		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
 		{fault{"start", "keeper", journal.Running}, "before", "keeper"},
@@ -209,8 +206,20 @@ func TestEveryProcessKilledWithTheOCIDriver(t *testing.T) {
 		{fault{"stop", "keeper", journal.Stopping}, "after", "guest"},
 		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
 		{fault{"rm", "keeper", journal.Removing}, "after", "all"},
-	} {
-		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("o%d", i))
+	})
+}
+
+// A strike is a kill at a step: before or after the entry is written.
+type strike struct {
+	fault
+	when, victim string
+}
+
+// strikes tries each of list on a sandbox of its own.
+func (h *host) strikes(list []strike) {
+	h.t.Helper()
+	for i, s := range list {
+		h.fault(s.fault, s.when, s.victim, fmt.Sprintf("k%d", i))
 	}
 }
 
@@ -222,19 +231,14 @@ func TestEveryProcessOfAnOrdinaryUserKilled(t *testing.T) {
 	h.push("w:1", strings.Replace(faulty, `,"size":"2m"`, "", 1)) // no bound holds without root
 	give(t, dir)
 	h.must("run", "-q", "--rm", "--exec", "w:1", "--", "true") // unpacks
-	for i, c := range []struct {
-		fault
-		when, victim string
-	}{
+	h.strikes([]strike{
 		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
 		{fault{"create", "cli", journal.Planned}, "after", "cli"},
 		{fault{"start", "keeper", journal.Running}, "after", "keeper"},
 		{fault{"stop", "keeper", journal.Stopping}, "after", "all"},
 		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
 		{fault{"rm", "keeper", journal.Removing}, "after", "guest"},
-	} {
-		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("u%d", i))
-	}
+	})
 }
 
 // rich prepares sandboxes with something of everything.
