@@ -48,7 +48,7 @@ const maxText = 8 << 20
 // text is the descriptor as authored.
 func (s source) text() ([]byte, error) {
 	name := filepath.Join(s.dir, s.file)
-	f, err := os.Open(name)
+	f, err := authoring.Open(name)
 	if err != nil {
 		return nil, durable.Explain(name, err)
 	}
@@ -237,7 +237,7 @@ func walkContext(ctx context.Context, src source, args map[string]string, visit 
 }
 
 func ignorePatterns(file string) ([]string, error) {
-	f, err := os.Open(file)
+	f, err := authoring.Open(file)
 	if err != nil {
 		return nil, err
 	}
@@ -354,11 +354,11 @@ func find(ref string, isDir bool) (source, error) {
 	case ".yaml", ".yml":
 		return src, nil
 	}
-	data, err := os.ReadFile(abs)
+	data, err := authoring.Read(abs)
 	if err != nil {
 		return source{}, durable.Explain(ref, err)
 	}
-	if !authoring.IsComment(data[:min(len(data), 1<<20)]) {
+	if !authoring.IsComment(data) {
 		hint := ""
 		if stem := authoring.Stem(src.file); bytes.HasSuffix([]byte(src.file), []byte(authoring.RecipeSuffix)) {
 			for _, ext := range []string{".yaml", ".yml"} {
