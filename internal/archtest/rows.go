@@ -4,6 +4,7 @@ package archtest
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
 	{Pkg: "internal/typist", Why: "who sits at a terminal in a test knows no command", Only: []string{}},
+	{Pkg: "internal/juggler", Why: "who exchanges files for tests knows no reader", Only: []string{}},
 	{Pkg: "internal/needs", Why: "what a test needs of the machine is said in one way", Only: []string{}},
 	{Pkg: "internal/programs", Why: "finding programs knows none of them", Only: []string{}},
 	{Pkg: "internal/child", Why: "starting a process knows no reason to", Only: []string{}},

@@ -6,9 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/juggler"
 )
 
 // A sandbox that has the set's directory as its workspace can put a pipe in the place of
@@ -24,48 +25,14 @@ func TestAStagedFileThatBecomesAPipeIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	over, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for {
-			select {
-			case <-over:
-				ended <- nil
-				return
-			default:
-			}
-			if err := unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, pipe, unix.RENAME_EXCHANGE); err != nil {
-				ended <- err
-				return
-			}
+	juggler.Exchange(t, file, pipe, func() bool {
+		data, err := readStaged(root, "guide.md")
+		if refused := errors.Is(err, fs.ErrInvalid); refused || err == nil && string(data) == "text" {
+			return refused
 		}
-	}()
-	read := make(chan [2]int, 1) // texts, refusals
-	go func() {
-		var n [2]int
-		for i := 0; i < 200_000 && (i < 2000 || n[0] == 0 || n[1] == 0); i++ {
-			switch data, err := readStaged(root, "guide.md"); {
-			case err == nil && string(data) == "text":
-				n[0]++
-			case errors.Is(err, fs.ErrInvalid):
-				n[1]++
-			default:
-				t.Errorf("%q, %v", data, err)
-			}
-		}
-		read <- n
-	}()
-	select {
-	case n := <-read:
-		if n[0] == 0 || n[1] == 0 {
-			t.Errorf("%d texts and %d pipes: it was never exchanged", n[0], n[1])
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("a pipe is waited for")
-	}
-	close(over)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+		t.Errorf("%q, %v", data, err)
+		return false
+	})
 }
 
 func TestAStagedFileHasABound(t *testing.T) {
