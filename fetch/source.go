@@ -226,7 +226,7 @@ func walkContext(ctx context.Context, src source, args map[string]string, visit 
 			patterns, err = ignorePatterns(filepath.Join(src.dir, ignore))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s: %w", filepath.Join(src.dir, ignore), err)
+			return durable.Explain(filepath.Join(src.dir, ignore), err)
 		}
 		w.count(ignore)
 	}
