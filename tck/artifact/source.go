@@ -225,25 +225,35 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// layer hands the uncompressed tar of a layer to use, and returns its diff id.
-func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.Reader) error) (digest.Digest, error) {
+// An unpacked says what a layer came to.
+type unpacked struct {
+	id      digest.Digest // of its tar
+	packing packing
+}
+
+// layer hands the uncompressed tar of a layer to use.
+func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.Reader) error) (out unpacked, err error) {
+	if err := d.Digest.Validate(); err != nil {
+		return out, fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
+	}
 	rc, err := a.blobs.Fetch(ctx, d)
 	switch {
 	case errors.Is(err, errdef.ErrNotFound):
-		return "", fmt.Errorf("layer %s: is not there: %w", d.Digest, errContent)
+		return out, fmt.Errorf("layer %s: is not there: %w", d.Digest, errContent)
 	case err != nil:
-		return "", fmt.Errorf("layer %s: %w", d.Digest, err)
+		return out, fmt.Errorf("layer %s: %w", d.Digest, err)
 	}
 	defer rc.Close()
 	raw := &source{r: rc}
 	sum := digest.SHA256.Digester()
 	err = func() error {
 		verified := content.NewVerifyReader(raw, d)
-		tarball, done, err := decompress(verified)
+		tarball, how, done, err := decompress(verified)
 		if err != nil {
 			return err
 		}
 		defer done()
+		out.packing = how
 		left := &budget{tarball, &a.unpacked}
 		tee := io.TeeReader(left, sum.Hash())
 		if err := use(tee); err != nil {
@@ -258,9 +268,10 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 	}()
 	switch {
 	case err == nil:
-		return sum.Digest(), nil
+		out.id = sum.Digest()
+		return out, nil
 	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget):
-		return "", fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
+		return out, fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
 	}
-	return "", fmt.Errorf("layer %s: %w", d.Digest, err)
+	return out, fmt.Errorf("layer %s: %w", d.Digest, err)
 }
