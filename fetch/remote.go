@@ -421,7 +421,11 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
 		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s' or 'kitbox secret set --registry %s': %w", ref, r.Registry, r.Registry, r.Registry, kiterr.ErrNotFound)
 	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &resp) && resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("kit %s: %w %sat registry %s", ref, kiterr.ErrNotFound, at, r.Registry)
+		next := ""
+		if strings.Contains(ref, "@") {
+			next = ", which may have deleted it: pin what there is now; 'kitbox update' does so for a lock"
+		}
+		return fmt.Errorf("kit %s: %w %sat registry %s%s", ref, kiterr.ErrNotFound, at, r.Registry, next)
 	case errors.As(err, &dns), errors.As(err, &op):
 		cause := err
 		if op != nil {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/klauspost/compress/gzip"
@@ -16,21 +17,34 @@ const (
 	// can hold any number of zeros.
 	maxUnpacked = 64 << 30
 
+	// maxRatio bounds how many times more than they are stored as they may unpack
+	// to, beyond what is a matter of seconds. Files that people keep are packed to a
+	// fiftieth at best; gzip can pack zeros to a thousandth, and the judge would read
+	// them for minutes.
+	maxRatio = 256
+	harmless = 2 << 30 // bytes
+
 	// maxWindow bounds the memory of a zstd frame, in bytes.
 	maxWindow = 128 << 20
 )
 
 var errBudget = errors.New("the layers unpack to more than 64 GiB, which is not judged")
 
+var errRatio = fmt.Errorf("the layers unpack to more than %d times what is stored, which is not judged", maxRatio)
+
 // A budget ends reading when all layers together have unpacked to too much.
 type budget struct {
-	r    io.Reader
-	used *int64
+	r      io.Reader
+	used   *int64
+	stored *int64 // bytes read for it
 }
 
 func (b *budget) Read(p []byte) (int, error) {
 	if *b.used > maxUnpacked {
 		return 0, errBudget
+	}
+	if *b.used > harmless && *b.used/maxRatio > *b.stored {
+		return 0, errRatio
 	}
 	n, err := b.r.Read(p)
 	*b.used += int64(n)

@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/spec/annotation"
+	"github.com/kitbox-dev/kitbox/tck/artifact"
 )
 
 // gzipped is b in as many members as there are parts.
@@ -77,7 +80,7 @@ func TestOddKitsThatAreFine(t *testing.T) {
 			im.config.User, im.config.Entrypoint, im.config.Cmd = "1000:1000", nil, []string{"sh"}
 		}),
 		"names that are not UTF-8, long or odd": of(func(im *built) {
-			im.layers[0] = append(im.layers[0], reg("./opt//\xff\xfe", ""), reg("/opt/back\\slash", ""), reg("opt/"+strings.Repeat("d/", 400)+"f", ""), reg("opt/.whole", ""))
+			im.layers[0] = append(im.layers[0], reg("./opt//\xff\xfe", ""), reg("opt/back\\slash", ""), reg("opt/"+strings.Repeat("d/", 400)+"f", ""), reg("opt/.whole", ""))
 		}),
 		"a header for all": of(func(im *built) {
 			im.layers[0] = slices.Insert(im.layers[0], 0, file{tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}, ""})
@@ -116,5 +119,41 @@ func TestOddKitsThatAreFine(t *testing.T) {
 		if r := judge(t, p, ""); len(broken(r)) > 0 || r.Tally.Passed < 15 {
 			t.Errorf("%s: %+v", what, r.Findings)
 		}
+	}
+}
+
+// nothing is zeros without end.
+type nothing struct{}
+
+func (nothing) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestZerosAreNotReadForMinutes has a layer of a few megabytes that unpacks to gigabytes.
+func TestZerosAreNotReadForMinutes(t *testing.T) {
+	const size = 3 << 30
+	im := mixin(t)
+	im.layers = [][]file{{{}}}
+	im.describe(t, "m", mixinText)
+	im.pack = func([]byte) (string, []byte) {
+		var b bytes.Buffer
+		z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := tar.NewWriter(z)
+		if err := w.WriteHeader(&tar.Header{Name: "opt/zeros", Typeflag: tar.TypeReg, Mode: 0o644, Size: size}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(w, nothing{}, size); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Close(), z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return ocispec.MediaTypeImageLayerGzip, b.Bytes()
+	}
+	var out strings.Builder
+	code := artifact.Validate(t.Context(), []string{"kit", "--layout", product{images: []*built{im}}.write(t)}, &out, &out)
+	if code != 3 || !strings.Contains(out.String(), "more than 256 times") {
+		t.Errorf("%d: %s", code, &out)
 	}
 }

@@ -66,6 +66,7 @@ type Artifact struct {
 	blobs    content.Fetcher
 	options  Options
 	unpacked int64 // bytes of all layers read so far
+	stored   int64 // the same, as they are stored
 }
 
 // An Image is one platform's.
@@ -213,12 +214,14 @@ var errContent = errors.New("the content is not what the manifest states")
 // A source remembers why reading failed, so that a connection that breaks is
 // told from bytes that are wrong.
 type source struct {
-	r   io.Reader
-	err error
+	r    io.Reader
+	err  error
+	read *int64 // bytes, added up
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	*s.read += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
 	}
@@ -244,7 +247,7 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 		return out, fmt.Errorf("layer %s: %w", d.Digest, err)
 	}
 	defer rc.Close()
-	raw := &source{r: rc}
+	raw := &source{r: rc, read: &a.stored}
 	sum := digest.SHA256.Digester()
 	err = func() error {
 		verified := content.NewVerifyReader(raw, d)
@@ -254,7 +257,7 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 		}
 		defer done()
 		out.packing = how
-		left := &budget{tarball, &a.unpacked}
+		left := &budget{tarball, &a.unpacked, &a.stored}
 		tee := io.TeeReader(left, sum.Hash())
 		if err := use(tee); err != nil {
 			return err
@@ -270,7 +273,7 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 	case err == nil:
 		out.id = sum.Digest()
 		return out, nil
-	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget):
+	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget) && !errors.Is(err, errRatio):
 		return out, fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
 	}
 	return out, fmt.Errorf("layer %s: %w", d.Digest, err)
