@@ -308,6 +308,14 @@ func TestOddKitsMakeOneSet(t *testing.T) {
 			t.Errorf("%s, pushed: %s, %v; kitbox build: %s; moved %q", name, pushed, err, want.Root, moved)
 		}
 	}
+	for as, kit := range map[string]string{l.host + "/kits/zstd:1": "zstd", l.host + "/kits/zstd:1::" + ours: "zstd", "unrelated": ""} {
+		dir := write("base", "zstd")
+		got, _, err := builder.SolveBy(ctx, builder.Request{Home: l.home, Context: dir}, frontend.BuiltinSource,
+			map[string]string{"platform": ours, "context:" + as: "docker-image://" + l.host + "/kits/opaque:1"})
+		if kit == "" && (err != nil || got == "") || kit != "" && (err == nil || !strings.Contains(err.Error(), "hello.yaml:8: kits[1]: "+l.host+"/kits/zstd:1 is what its reference stands for")) {
+			t.Errorf("a context called %s: %s, %v", as, got, err)
+		}
+	}
 	for name, c := range refusals {
 		c.layers = [][]string{{"opt/" + name, name}}
 		l.craft(name, c.crafted)
