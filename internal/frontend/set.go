@@ -144,9 +144,15 @@ func (k *kit) assemblePlatform(ctx context.Context, c client.Client, ui *dockeru
 	return nil
 }
 
+// localDomain is the registry name of images that exist only in a local store.
+const localDomain = "kitbox.local"
+
 // replaced refuses a named context that is called like one of the Kits. In a recipe it
 // would take the place of the image; a set is of what its references stand for, for
 // everybody (§3.4), and who meant another Kit is to be told that it would not be it.
+//
+// Names of the local store are contexts of every build of kitbox's own, and of no use
+// to others: that nobody can list one of those is said where it is looked up.
 func replaced(opts map[string]string, kits []spec.KitRef) error {
 	named := map[string]string{}
 	for o := range opts {
@@ -161,7 +167,7 @@ func replaced(opts map[string]string, kits []spec.KitRef) error {
 		if err != nil {
 			continue
 		}
-		if name, ok := named[img.Key()]; ok {
+		if name, ok := named[img.Key()]; ok && !strings.HasPrefix(img.Repository, localDomain+"/") {
 			return &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: fmt.Errorf("%s is what its reference stands for, and the build context %s would not take its place: list that Kit itself, or leave the context out: %w", k.Ref, name, kiterr.ErrRefused)}
 		}
 	}
