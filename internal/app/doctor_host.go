@@ -83,6 +83,9 @@ func guarded() sandbox.Finding {
 		return f
 	}
 	at, err := home()
+	if st, serr := os.Stat(dir); serr == nil && !st.IsDir() {
+		at, err = dir, unix.ENOTDIR // above which home would look
+	}
 	if err == nil {
 		err = unix.Faccessat(unix.AT_FDCWD, at, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 	}

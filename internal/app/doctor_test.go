@@ -145,6 +145,16 @@ func TestWhatHangsIsEnded(t *testing.T) {
 
 // No command can do anything with such a home, so that it is no matter of room.
 func TestAHomeThatCannotBeWrittenToIsMissing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, home := range []string{file, file + "/not/yet"} {
+		t.Setenv("KITBOX_HOME", home)
+		if f := guarded(); f.OK || !f.Required || !strings.Contains(f.Detail, "not a directory") || !strings.Contains(f.Remedy, "KITBOX_HOME") {
+			t.Errorf("%s: %+v", home, f)
+		}
+	}
 	needs.Root(t, "mounts a disk that is read-only")
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "size=64k,mode=700"); err != nil {
