@@ -7,7 +7,6 @@
 package trust
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -45,7 +44,8 @@ var (
 
 // Add adds certs to whatever the machine trusts and takes nothing away. The
 // first is that of the boundary. exists says what the image has. With variables, those that
-// programs look at are set, and a store is made for them if the image has none.
+// programs look at are set, a store is made for them if the image has none, and
+// browsers are told.
 func Add(p *plan.Plan, exists func(string) bool, certs []string, variables bool) {
 	store, made := stores[0], variables
 	if i := slices.IndexFunc(stores, exists); i >= 0 {
@@ -57,12 +57,14 @@ func Add(p *plan.Plan, exists func(string) bool, certs []string, variables bool)
 		}
 	}
 	all := strings.Join(certs, "")
+	var placed []string
 	for i, cert := range certs {
 		name := ".crt"
 		if i > 0 {
 			name = fmt.Sprintf("-%d.crt", i)
 		}
-		add(plan.BootFile{Path: strings.TrimSuffix(anchor, ".crt") + name, Content: cert})
+		placed = append(placed, strings.TrimSuffix(anchor, ".crt")+name)
+		add(plan.BootFile{Path: placed[i], Content: cert})
 		for _, dir := range anchors {
 			if exists(dir) {
 				add(plan.BootFile{Path: dir + "/kitbox" + name, Content: cert})
@@ -104,6 +106,7 @@ func Add(p *plan.Plan, exists func(string) bool, certs []string, variables bool)
 		add(plan.BootFile{Path: pattern, Content: all, Java: true})
 	}
 	if variables {
+		browse(exists, certs, placed, add)
 		nest(p, exists, store, extra, add)
 	}
 }
@@ -144,11 +147,7 @@ func nest(p *plan.Plan, exists func(string) bool, store, authorities string, add
 		return // nor can one that comes later run any
 	}
 	add(plan.BootFile{Path: runtime, Program: true})
-	vars, err := json.Marshal(map[string]any{"authorities": authorities, "store": store, "variables": slices.Concat(replacing, adding)})
-	if err != nil {
-		panic(err) // texts
-	}
-	add(plan.BootFile{Path: nestedFor, Content: string(vars) + "\n"})
+	add(plan.BootFile{Path: nestedFor, Content: text(map[string]any{"authorities": authorities, "store": store, "variables": slices.Concat(replacing, adding)})})
 	add(plan.BootFile{Path: hook, Content: `{"version":"1.0.0","hook":{"path":"` + runtime + `","args":["oci-runtime","precreate"]},"when":{"always":true},"stages":["precreate"]}` + "\n"})
 	for _, name := range []string{"runc", "crun"} {
 		if has(name) && !exists(path.Join("/usr/local/sbin", name)) {

@@ -25,7 +25,7 @@ func TestTrustAddsAndReplacesNothing(t *testing.T) {
 	}
 	files := map[string]plan.BootFile{}
 	for _, f := range p.Machine.Files {
-		if f.Content != "CERT\n" {
+		if f.Content != "CERT\n" && !strings.HasSuffix(f.Path, ".json") {
 			t.Errorf("%s holds %q", f.Path, f.Content)
 		}
 		files[f.Path] = f
@@ -126,5 +126,41 @@ func TestJavasStoresAreAddedTo(t *testing.T) {
 		if !slices.Contains(p.Machine.Files, plan.BootFile{Path: want, Content: "ONE\nTWO\n", Java: true}) {
 			t.Errorf("%s is not in %+v", want, p.Machine.Files)
 		}
+	}
+}
+
+func TestBrowsersAreToldByPolicy(t *testing.T) {
+	certs := []string{"-----BEGIN CERTIFICATE-----\nb25l\n-----END CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\ndHdv\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\ndGhyZWU=\n-----END CERTIFICATE-----\n"}
+	told := func(variables bool, there ...string) map[string]string {
+		p := new(plan.Plan)
+		Add(p, func(name string) bool { return slices.Contains(there, name) }, certs, variables)
+		files := map[string]string{}
+		for _, f := range p.Machine.Files {
+			if strings.Contains(f.Path, "policies") {
+				files[f.Path] = f.Content
+				if f.Append || f.Optional {
+					t.Errorf("%+v", f)
+				}
+			}
+		}
+		return files
+	}
+	files := told(true)
+	for _, dir := range policies {
+		if got := files[dir+"/managed/00-kitbox.json"]; got != `{"CACertificates":["b25l","dHdv","dGhyZWU="]}`+"\n" {
+			t.Errorf("%s: %s", dir, got)
+		}
+	}
+	const want = `{"policies":{"Certificates":{"Install":["/usr/local/share/ca-certificates/kitbox.crt","/usr/local/share/ca-certificates/kitbox-1.crt"]}}}` + "\n"
+	if got := files[firefox]; got != want {
+		t.Errorf("Firefox: %s", got)
+	}
+	for _, own := range []string{firefox, "/usr/lib/firefox-esr/distribution/policies.json"} {
+		if got, ok := told(true, own)[firefox]; ok {
+			t.Errorf("beside %s: %s", own, got)
+		}
+	}
+	if files := told(false); len(files) != 0 {
+		t.Errorf("where nothing is looked into: %v", files)
 	}
 }
