@@ -1,16 +1,20 @@
 package kitset
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -114,7 +118,7 @@ func (im image) platform(p ocispec.Platform) (half, error) {
 	h.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(h.configData), Size: int64(len(h.configData))}
 	for _, i := range im.set.Order() {
 		for _, blob := range im.artifacts[i].Images[im.members[i].At(p)].Manifest.Layers {
-			h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: lasting(blob.Annotations)})
+			h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, Annotations: lasting(blob.Annotations)})
 		}
 	}
 	h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(im.own.data), Size: int64(len(im.own.data))})
@@ -122,29 +126,64 @@ func (im image) platform(p ocispec.Platform) (half, error) {
 	return h, err
 }
 
-// lasting drops what an exporter noted for itself about how it made a layer.
+// kept are the annotations of a layer that go with it into another manifest: those
+// that say how to read a layer piece by piece, which its digest covers. BuildKit
+// keeps no other, and no place elsewhere to have a layer from: what a stranger noted
+// beside a layer would make the same set another image, or send people for it to
+// hosts that nobody has looked at.
+var kept = []string{"containerd.io/snapshot/stargz/toc.digest", "io.containers.estargz.uncompressed-size"}
+
 func lasting(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
-	maps.DeleteFunc(out, func(k, _ string) bool { return strings.HasPrefix(k, "buildkit/") })
+	maps.DeleteFunc(out, func(k, _ string) bool { return !slices.Contains(kept, k) })
 	return out
 }
 
 // neutral is the OCI name of a layer's media type. Docker's names are for
-// Docker's manifests; the bytes are the same.
+// Docker's manifests, and those of layers that are not to be passed on for
+// registries that do not hold them; the bytes are the same.
 func neutral(mediaType string) string {
-	switch mediaType {
-	case "application/vnd.docker.image.rootfs.diff.tar":
-		return ocispec.MediaTypeImageLayer
-	case "application/vnd.docker.image.rootfs.diff.tar.gzip":
-		return ocispec.MediaTypeImageLayerGzip
-	case "application/vnd.docker.image.rootfs.diff.tar.zstd":
-		return ocispec.MediaTypeImageLayerZstd
+	for _, family := range []string{
+		"application/vnd.docker.image.rootfs.diff.tar",
+		"application/vnd.docker.image.rootfs.foreign.diff.tar",
+		"application/vnd.oci.image.layer.nondistributable.v1.tar",
+	} {
+		compression, ok := strings.CutPrefix(mediaType, family)
+		if !ok {
+			continue
+		}
+		switch strings.TrimLeft(compression, ".+") {
+		case "":
+			return ocispec.MediaTypeImageLayer
+		case "gzip":
+			return ocispec.MediaTypeImageLayerGzip
+		case "zstd":
+			return ocispec.MediaTypeImageLayerZstd
+		}
 	}
 	return mediaType
 }
 
 // maxStaged bounds a content file, in bytes: it is text for an agent.
 const maxStaged = 16 << 20
+
+// readStaged reads one of them. The directory may be one that a sandbox writes to: what
+// is no file by then, or grows without end, is [fs.ErrInvalid] and not waited for.
+func readStaged(root *os.Root, name string) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, cmp.Or(err, fs.ErrInvalid)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxStaged+1))
+	if len(data) > maxStaged {
+		return nil, fs.ErrInvalid
+	}
+	return data, err
+}
 
 // stage reads the files to stage from dir and makes the layer with the set's own
 // sources.
@@ -160,18 +199,16 @@ func (im *image) stage(dir string, staged []content.Staged) error {
 	}
 	defer root.Close()
 	for _, f := range staged {
-		st, err := root.Stat(filepath.FromSlash(f.From))
+		data, err := readStaged(root, filepath.FromSlash(f.From))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return fmt.Errorf("%s: there is no file %s beside the descriptor: %w", f.At, f.From, kiterr.ErrRefused)
+		case errors.Is(err, fs.ErrInvalid):
+			return fmt.Errorf("%s: %s is no file of at most %d bytes: %w", f.At, f.From, maxStaged, kiterr.ErrRefused)
 		case err != nil:
 			return fmt.Errorf("%s: %w: %w", f.At, err, kiterr.ErrRefused) // a link that leads out, for example
-		case !st.Mode().IsRegular() || st.Size() > maxStaged:
-			return fmt.Errorf("%s: %s is no file of at most %d bytes: %w", f.At, f.From, maxStaged, kiterr.ErrRefused)
 		}
-		if files[path.Base(f.To)], err = root.ReadFile(filepath.FromSlash(f.From)); err != nil {
-			return fmt.Errorf("%s: %w", f.At, err)
-		}
+		files[path.Base(f.To)] = data
 	}
 	im.own.data, im.own.diff, err = im.set.Layer(files)
 	return err

@@ -64,7 +64,7 @@ lists with one --kit for each.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the directory to write into (default: NAME)")
+	cmd.Flags().StringVar(&dir, "dir", "", "the directory `DIR` to write into (default: NAME)")
 	return cmd
 }
 
