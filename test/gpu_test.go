@@ -123,6 +123,37 @@ func TestGPUsThatThereAreNotAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
+// As no user can give it: kitbox's own state, and what commands the host.
+func TestAGPUBringsNothingThatNoSandboxIsGiven(t *testing.T) {
+	h := newHost(t)
+	dir := described(t)
+	h.push("w:1", wants("1", ""))
+	h.must("plan", "w:1")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: dir + "/lib/docker.sock"}); err != nil {
+		t.Fatal(err)
+	}
+	file := dir + "/cdi/fake.json"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, says := range map[string]string{dir + "/lib": "docker.sock", h.home: "keeps its sandboxes", h.home + "/sandboxes": "keeps its sandboxes", "/proc": "is proc"} {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(b), dir+"/lib", source, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := h.run("create", "-q", "--name", "w", "w:1")
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want a refusal about %q", source, err, says)
+		}
+	}
+}
+
 func TestAGPUThatIsGoneRefusesTheNextStartUnlessItIsOptional(t *testing.T) {
 	h := newHost(t)
 	dir := described(t)

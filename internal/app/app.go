@@ -26,6 +26,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/driver/namespace/rootless"
 	"github.com/kitbox-dev/kitbox/internal/driver/oci"
 	"github.com/kitbox-dev/kitbox/internal/engine"
+	"github.com/kitbox-dev/kitbox/internal/gpu"
 	"github.com/kitbox-dev/kitbox/internal/guest/inside"
 	"github.com/kitbox-dev/kitbox/internal/job"
 	"github.com/kitbox-dev/kitbox/internal/keeper"
@@ -143,7 +144,7 @@ func newEngine() (*engine.Engine, error) {
 			_, not := machinedir.Limits(l)
 			return not
 		},
-		GPUs:      gpus,
+		GPUs:      func() gpu.Found { return gpus(home) },
 		BootFiles: bootFiles,
 		Rootless:  inNamespace(),
 		Privilege: func() error { return enter(home, guest) },

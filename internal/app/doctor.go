@@ -93,15 +93,16 @@ func startInNamespaces(guest string) func(context.Context) error {
 		if guest == "" {
 			return errors.New("kit-guest, which would be started, is missing")
 		}
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		c := exec.CommandContext(ctx, guest, "hold")
+		c := exec.Command(guest, "hold")
 		c.Env = []string{}
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 			UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
-		return c.Run()
+		return within(ctx, guestTime, c)
 	}
 }
+
+// guestTime bounds that.
+const guestTime = 5 * time.Second
 
 func overlay(trial error) sandbox.Finding {
 	f := sandbox.Finding{Name: "overlayfs", Required: true, Remedy: "load it: modprobe overlay; an ordinary user's sandboxes take Linux 5.11 or later for it"}

@@ -59,7 +59,8 @@ func home() (string, error) {
 	}
 }
 
-// guarded asks whether the home is the user's alone, as every command will.
+// guarded asks whether the home is the user's alone and can be written to, as every
+// command will.
 func guarded() sandbox.Finding {
 	f := sandbox.Finding{Name: "home", Required: true, Remedy: "set KITBOX_HOME to a directory of your own"}
 	dir, err := store.DefaultDir(os.Getenv)
@@ -77,6 +78,20 @@ func guarded() sandbox.Finding {
 		f.Detail, f.Remedy = fault, remedy
 	default:
 		f.OK, f.Detail = true, "nobody else can change "+dir
+	}
+	if !f.OK {
+		return f
+	}
+	at, err := home()
+	if st, serr := os.Stat(dir); serr == nil && !st.IsDir() {
+		at, err = dir, unix.ENOTDIR // above which home would look
+	}
+	if err == nil {
+		err = unix.Faccessat(unix.AT_FDCWD, at, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	}
+	if err != nil {
+		f.OK, f.Detail = false, fmt.Sprintf("%s cannot be written to: %v", at, err)
+		f.Remedy = "make it writable for you, or set KITBOX_HOME to a directory that is"
 	}
 	return f
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,6 +108,64 @@ func TestNamespacesAreTriedWithAnotherProgram(t *testing.T) {
 	}
 	if err := startInNamespaces(script)(t.Context()); os.Geteuid() == 0 && (err == nil || err.Error() != "exit status 7") {
 		t.Errorf("the program's end: %v", err)
+	}
+}
+
+// A program that hangs is ended, with what it started, and is a finding.
+func TestWhatHangsIsEnded(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	c := exec.Command("sh", "-c", "sleep 1000 & sleep 1000")
+	c.ExtraFiles = []*os.File{write}
+	_, err = tryInside(t.Context(), 50*time.Millisecond, c)
+	write.Close()
+	if err == nil || !strings.Contains(err.Error(), "did not end within 50ms") {
+		t.Errorf("said %v", err)
+	}
+	// Its end is that of all who have it.
+	if err := read.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("something it started runs on: %v", err)
+	}
+
+	needs.Root(t, "ids are shifted by root")
+	script := filepath.Join(t.TempDir(), "kit-guest")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := tryIDMap(script, t.TempDir()); err != nil {
+		t.Errorf("an id map with a program that hangs: %v", err)
+	}
+}
+
+// No command can do anything with such a home, so that it is no matter of room.
+func TestAHomeThatCannotBeWrittenToIsMissing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, home := range []string{file, file + "/not/yet"} {
+		t.Setenv("KITBOX_HOME", home)
+		if f := guarded(); f.OK || !f.Required || !strings.Contains(f.Detail, "not a directory") || !strings.Contains(f.Remedy, "KITBOX_HOME") {
+			t.Errorf("%s: %+v", home, f)
+		}
+	}
+	needs.Root(t, "mounts a disk that is read-only")
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "size=64k,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	for _, home := range []string{dir, dir + "/not/yet"} {
+		t.Setenv("KITBOX_HOME", home)
+		if f := guarded(); f.OK || !f.Required || !strings.Contains(f.Detail, "read-only") || !strings.Contains(f.Remedy, "KITBOX_HOME") {
+			t.Errorf("%s: %+v", home, f)
+		}
 	}
 }
 
@@ -280,13 +339,17 @@ func TestAnotherProgramsTrialsAreReadWithCare(t *testing.T) {
 		`echo no nsenter >&2; exit 1`:                   "no nsenter",
 		`exit 3`:                                        "exit status 3",
 		`true`:                                          "without a word",
-		`echo hello`:                                    "invalid character",
-		`echo '{"other":1}'`:                            "unknown field",
+		`head -c 3000000 /dev/zero | tr '\0' x >&2; exit 1`: "x…",
+		`echo hello`:         "invalid character",
+		`echo '{"other":1}'`: "unknown field",
 	} {
-		got, err := tryInside(exec.Command("sh", "-c", script))
+		got, err := tryInside(t.Context(), time.Minute, exec.Command("sh", "-c", script))
 		if want == "" && (err != nil || got != trials{Boundary: "no", IDs: 7}) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %+v, %v", script, got, err)
 		}
+	}
+	if _, err := tryInside(t.Context(), time.Minute, exec.Command("sh", "-c", `head -c 3000000 /dev/zero | tr '\0' x >&2; exit 1`)); err == nil || len(err.Error()) > 2*maxSaid {
+		t.Errorf("%d bytes of another program are passed on", len(err.Error()))
 	}
 	if err := outcome("", errors.New("no nsenter")); err == nil || err.Error() != "not tried: no nsenter" {
 		t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -92,18 +93,43 @@ func try(ctx context.Context, engine string) (trials, error) {
 		return trials{}, err
 	}
 	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(ctx, examineTime)
-	defer cancel()
-	return tryInside(exec.CommandContext(ctx, engine, examine, dir))
+	return tryInside(ctx, examineTime, exec.Command(engine, examine, dir))
 }
 
+// within runs c, and after bound ends it with all that it started.
+func within(ctx context.Context, bound time.Duration, c *exec.Cmd) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	if c.SysProcAttr == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Setpgid = true
+	c.WaitDelay = time.Second // for what left the group and holds our pipes
+	if err := c.Start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-c.Process.Pid, unix.SIGKILL) })
+	defer stop()
+	err := c.Wait()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s did not end within %v", c.Path, bound)
+	}
+	return err
+}
+
+// maxSaid is how much of what another program says is passed on.
+const maxSaid = 300
+
 // tryInside reads what c, this program in another place, prints.
-func tryInside(c *exec.Cmd) (t trials, err error) {
+func tryInside(ctx context.Context, bound time.Duration, c *exec.Cmd) (t trials, err error) {
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
-	c.WaitDelay = time.Second
-	if err := c.Run(); err != nil {
-		if text := strings.TrimSpace(errs.String()); text != "" {
+	if err := within(ctx, bound, c); err != nil {
+		text := strings.TrimSpace(errs.String())
+		if len(text) > maxSaid {
+			text = strings.ToValidUTF8(text[:maxSaid], "") + "…"
+		}
+		if text != "" && errors.As(err, new(*exec.ExitError)) {
 			err = errors.New(strings.TrimSuffix(text, ": "+kiterr.ErrUnavailable.Error()))
 		}
 		return t, err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/driver/device"
 	"github.com/kitbox-dev/kitbox/internal/gpu"
+	"github.com/kitbox-dev/kitbox/internal/workspace"
 )
 
 // specsVariable names the directories of CDI specifications, for hosts that keep them
@@ -13,9 +14,9 @@ import (
 // or of a sandbox is in the environment of kitbox.
 const specsVariable = "KITBOX_CDI_DIRS"
 
-// gpus are those that sandboxes here can be given.
-func gpus() gpu.Found {
-	h := gpu.Host{Usable: device.Usable}
+// gpus are those that sandboxes of home can be given.
+func gpus(home string) gpu.Found {
+	h := gpu.Host{Usable: device.Usable, Mountable: workspace.Host{Home: home}.Harmless}
 	if dirs := os.Getenv(specsVariable); dirs != "" {
 		h.SpecDirs = filepath.SplitList(dirs)
 	}

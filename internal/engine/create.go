@@ -179,16 +179,12 @@ func (e *Engine) vacate(ctx context.Context, name string) error {
 func (e *Engine) make(ctx context.Context, o sandbox.CreateOptions, c *compose.Composition) (_ *box, err error) {
 	p := c.Plan
 	p.Machine.Volatile = o.Ephemeral
-	sb, err := e.state.Create(p.Name)
+	sb, l, err := e.state.Create(p.Name, "create")
 	if err != nil {
 		return nil, err
 	}
-	b := &box{e: e, sb: sb}
-	l, err := sb.Lock(ctx, "create")
-	if err != nil {
-		return nil, errors.Join(err, sb.Remove())
-	}
 	defer l.Unlock()
+	b := &box{e: e, sb: sb}
 	up := false
 	defer func() {
 		if up {

@@ -7,8 +7,11 @@ import (
 	"os"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/keeper"
+	"github.com/kitbox-dev/kitbox/internal/keeper/link"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/internal/secret/vault"
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/internal/store/state"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -64,8 +67,7 @@ func (b *box) discard(ctx context.Context, keep bool) error {
 	case err != nil:
 		return err
 	case journal.Installed(es) && journal.Last(es) != journal.Removing:
-		_, volatile := journal.Volatile(es)
-		if err := (journal.Writer{Dir: b.sb.Dir(), Volatile: volatile}).Append(journal.Removing, ""); err != nil {
+		if err := b.noReturn(es); err != nil {
 			return err
 		}
 	}
@@ -93,6 +95,27 @@ func (b *box) discard(ctx context.Context, keep bool) error {
 		return nil
 	}
 	return b.e.forget(ctx, b.sb, p, keep)
+}
+
+// noReturn records that the sandbox is being removed. On a disk that is full its logs
+// make room for that, since they are the first to go; and if even that does not help, it
+// goes without: what is removed may be what the disk is full of.
+func (b *box) noReturn(es []journal.Entry) error {
+	_, volatile := journal.Volatile(es)
+	w := journal.Writer{Dir: b.sb.Dir(), Volatile: volatile}
+	err := w.Append(journal.Removing, "")
+	if !durable.Full(err) {
+		return err
+	}
+	for _, log := range []string{link.LogName, link.LogName + ".1", keeper.HookLogName} {
+		if err := os.Remove(b.sb.Path(log)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := w.Append(journal.Removing, ""); !durable.Full(err) {
+		return err
+	}
+	return nil
 }
 
 // remains is as much of a plan that cannot be read as it takes to remove what was

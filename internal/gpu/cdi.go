@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,39 @@ import (
 // class is the class of CDI devices that are GPUs. A selector reaches no other: what
 // else the operator has described is not what was asked for.
 const class = "gpu"
+
+// maxSpecs bounds all specifications together, in bytes. That of a machine with eight
+// GPUs, each in seven parts, has some two hundred thousand.
+const maxSpecs = 2 << 20
+
+// readable reports why specifications in dirs cannot be read within bounds, which
+// whoever reads them next does not keep: one that is a pipe is waited for without end.
+func readable(dirs []string) error {
+	left := int64(maxSpecs)
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // there are none, or it is told of later
+		}
+		for _, e := range entries {
+			name := filepath.Join(dir, e.Name())
+			if ext := filepath.Ext(name); ext != ".json" && ext != ".yaml" {
+				continue
+			}
+			st, err := os.Stat(name)
+			switch {
+			case err != nil || st.IsDir(): // neither is read
+			case !st.Mode().IsRegular():
+				return fmt.Errorf("%s is no file; move it away", name)
+			case st.Size() > left:
+				return fmt.Errorf("%s is too long: all specifications together may have %d bytes", name, maxSpecs)
+			default:
+				left -= st.Size()
+			}
+		}
+	}
+	return nil
+}
 
 // described returns what specifications in dirs say, and what was wrong with those
 // that could not be read.
@@ -107,7 +141,7 @@ func (h Host) edit(g *GPU, e *specs.ContainerEdits) {
 		h.node(g, n)
 	}
 	for _, m := range e.Mounts {
-		mount(g, m)
+		h.mount(g, m)
 	}
 	if len(e.NetDevices) > 0 {
 		g.Notes = append(g.Notes, "network interfaces of its specification are left out: a sandbox has one way out, through the boundary")
@@ -141,7 +175,7 @@ func (h Host) add(g *GPU, d plan.Device) {
 // owned are trees of a sandbox's own, in which nothing is mounted for a GPU.
 var owned = []string{"/dev", "/proc", "/sys"}
 
-func mount(g *GPU, m *specs.Mount) {
+func (h Host) mount(g *GPU, m *specs.Mount) {
 	at := path.Clean(m.ContainerPath)
 	own := !path.IsAbs(at) || at == "/"
 	for _, dir := range owned {
@@ -160,6 +194,11 @@ func mount(g *GPU, m *specs.Mount) {
 	case !st.IsDir() && !st.Mode().IsRegular():
 		g.Notes = append(g.Notes, m.HostPath+" is left out: it is neither file nor directory, and a service of this machine is reached through the boundary or not at all")
 	default:
+		if h.Mountable != nil {
+			if err := h.Mountable(m.HostPath); err != nil {
+				g.fault("its specification mounts what no sandbox is given: %w", err)
+			}
+		}
 		g.Mounts = append(g.Mounts, plan.Mount{Kind: plan.MountBind, Source: m.HostPath, Path: at, ReadOnly: true})
 	}
 }

@@ -27,6 +27,10 @@ type Host struct {
 	// Usable reports why a sandbox cannot use the node at a path; nil: it can
 	// use all.
 	Usable func(path string) error
+
+	// Mountable reports why no sandbox is given the file or directory at a path, as
+	// with one that commands the host; nil: it is given whatever is described.
+	Mountable func(path string) error
 }
 
 // A GPU is what a sandbox gets to use one.
@@ -56,6 +60,11 @@ func (h Host) Find() Found {
 		dirs = []string{"/etc/cdi", "/var/run/cdi"}
 	}
 	f := Found{Looked: "CDI specifications of a class gpu in " + strings.Join(dirs, " and ") + ", and " + nodesLookedFor}
+	if err := readable(dirs); err != nil {
+		// Not by their nodes instead: the operator has described something.
+		f.Faults = []error{err}
+		return f
+	}
 	f.GPUs, f.Faults = h.described(dirs)
 	if len(f.GPUs) == 0 {
 		f.GPUs = h.nodes()

@@ -221,3 +221,45 @@ func TestAGPUThatCannotBeHadIsNotChosen(t *testing.T) {
 		refuse(t, f, "1", "example.com/gpu=0 cannot be had", says)
 	}
 }
+
+// Whatever is among the specifications is neither waited for nor held as a whole, and
+// stands for no GPU by its node.
+func TestSpecificationsAreBounded(t *testing.T) {
+	needs.Root(t, "only root makes device nodes")
+	for what, make := range map[string]func(name string) error{
+		"no file":  func(name string) error { return unix.Mkfifo(name, 0o600) },
+		"too long": func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<40)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := tree(t, map[string]string{"cdi/disk.json": other}, "nvidia0")
+			host := gpu.Host{Root: dir, SpecDirs: []string{dir + "/cdi"}}
+			expect(t, host.Find(), "1", "nvidia0 /dev/nvidia0")
+			if err := make(dir + "/cdi/odd.yaml"); err != nil {
+				t.Fatal(err)
+			}
+			refuse(t, host.Find(), "1", dir+"/cdi/odd.yaml is "+what)
+			// What is not read is not looked at.
+			if err := os.Rename(dir+"/cdi/odd.yaml", dir+"/cdi/odd"); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, host.Find(), "1", "nvidia0 /dev/nvidia0")
+		})
+	}
+}
+
+func TestAGPUIsRefusedThatComesWithWhatNoSandboxIsGiven(t *testing.T) {
+	needs.Root(t, "only root makes device nodes")
+	f, dir := described(t, spec, nil)
+	expect(t, f, "example.com/gpu=0", "example.com/gpu=0 /dev/gpuctl /dev/gpu0")
+	var asked []string
+	f = gpu.Host{Root: dir, SpecDirs: []string{dir + "/cdi"}, Mountable: func(p string) error {
+		asked = append(asked, p)
+		return errors.New("it commands the host")
+	}}.Find()
+	for _, s := range []string{"1", "all", "example.com/gpu=0"} {
+		refuse(t, f, s, "it commands the host")
+	}
+	if slices.Contains(asked, dir+"/s") || !slices.Contains(asked, dir+"/lib") {
+		t.Errorf("asked about %q", asked)
+	}
+}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/store/durable"
 )
 
 // A Phase is a point in a sandbox's life that a crash can leave it in.
@@ -85,15 +87,16 @@ func (w Writer) Append(p Phase, note string) error {
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(w.Dir, Name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	name := filepath.Join(w.Dir, Name)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return fmt.Errorf("journal: %w", durable.Explain(name, err))
 	}
 	defer f.Close()
 	// A newline in front as well: if the line before was cut short, this one
 	// must not be glued to it. Read skips the empty lines.
 	if _, err := f.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return fmt.Errorf("journal: %w", durable.Explain(name, err))
 	}
 	if w.Volatile || !lasting[p] {
 		return nil

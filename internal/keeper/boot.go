@@ -106,9 +106,16 @@ func (k *Keeper) boot(ctx context.Context) error {
 	return nil
 }
 
+// giveBackTime bounds going through mounted directories while the machine runs: whoever
+// is inside can move what was seen to where it is not seen yet, without end. What is left
+// is given when the machine stops.
+var giveBackTime = 30 * time.Second
+
 // giveBack gives to the owners of mounted directories what was made there since the boot
 // by others inside than the image's user.
 func (k *Keeper) giveBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, giveBackTime)
+	defer cancel()
 	k.mu.Lock()
 	since := k.since
 	k.mu.Unlock()

@@ -23,6 +23,9 @@ import (
 // it. args are the process's arguments with the name.
 func Main(args []string, open func(dir string) (*Keeper, error)) (exitCode int) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if len(args) == 2 {
+		log = slog.New(slog.NewTextHandler(&ownLog{dir: args[1], out: []*os.File{os.Stderr, os.Stdout}}, nil))
+	}
 	if len(args) != 2 || !filepath.IsAbs(args[1]) {
 		log.Error("usage: " + link.ProcessName + " DIRECTORY")
 		return 1

@@ -166,6 +166,13 @@ func (h Host) workspace(dir string) (string, error) {
 	return real, nil
 }
 
+// Harmless reports why no sandbox is given the file or directory at p, whoever says that
+// it should be; nil: it may be.
+func (h Host) Harmless(p string) error {
+	_, _, err := h.given(p)
+	return err
+}
+
 // given returns the real path of what a user gives to a sandbox. A place that
 // holds the home, or lies in it, is refused: the sandbox could write its own plan
 // and those of all others, and with the next start have any directory of the

@@ -182,7 +182,7 @@ const freeAllows = 16
 // read: it says where a sandbox went. A last line that a killed process left
 // unfinished is ended first. Close closes the file too.
 func Open(path string) (*Log, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := openPart(path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 	if err != nil {
 		return nil, fmt.Errorf("decision log: %w", err)
 	}

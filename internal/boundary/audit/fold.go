@@ -72,7 +72,7 @@ type sums struct {
 
 // add counts the decisions in the file at path.
 func (s *sums) add(path string, ending func() bool) error {
-	f, err := os.Open(path)
+	f, err := openPart(path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func (r *reader) open() error {
 		if err != nil {
 			return err
 		}
-		f, err := os.Open(p.path)
+		f, err := openPart(p.path, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			if p.n == 0 {
 				return io.EOF

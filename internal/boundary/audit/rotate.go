@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // The files of a log at PATH: PATH is written to, PATH.1, PATH.2 and so on were put
@@ -55,6 +57,28 @@ func parts(path string) (live, covered []part, err error) {
 		}
 	}
 	return live, covered, nil
+}
+
+// openPart opens a file of the log. What is none is neither followed nor waited for: a
+// pipe under its name would hold up for ever who reads, and a keeper that folds or
+// writes.
+func openPart(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%s is a symbolic link and no file of the log; move it away", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file of the log; move it away", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // rotate puts the file aside and begins another. If that cannot be done the file

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -294,6 +295,52 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			if err := l.Close(); err != nil {
 				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// Whatever has the name of a file of the log, nobody waits for it or follows it.
+func TestWhatIsNoFileOfTheLogIsNamed(t *testing.T) {
+	makers := map[string]func(name string) error{
+		"a pipe":      func(name string) error { return syscall.Mkfifo(name, 0o600) },
+		"a directory": func(name string) error { return os.Mkdir(name, 0o700) },
+		"a link":      func(name string) error { return os.Symlink("/etc/passwd", name) },
+	}
+	for what, make := range makers {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "policy.jsonl")
+			if err := make(path); err != nil {
+				t.Fatal(err)
+			}
+			if l, err := Open(path); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("opened %v, %v", l, err)
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := make(path + ".1"); err != nil {
+				t.Fatal(err)
+			}
+			for i := range Kept {
+				if err := os.WriteFile(fmt.Sprint(path, ".", i+2), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l, err := Open(path) // which folds
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Write(about(1))
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			var said error
+			for _, err := range Read(t.Context(), path, nil) {
+				said = err
+			}
+			if said == nil || !strings.Contains(said.Error(), path+".1") {
+				t.Errorf("reading says %v", said)
 			}
 		})
 	}

@@ -9,14 +9,15 @@ import (
 )
 
 // Message is what a user reads of err: one line for one thing. Errors that
-// list several violations keep one line for each, indented under the first.
+// list several violations keep one line for each, indented under the first. They name
+// files and repeat words of guests and registries, which must do nothing to a terminal.
 func Message(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "kitbox: interrupted"
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	for i, l := range lines {
-		lines[i] = WithoutFamily(strings.TrimSpace(l))
+		lines[i] = Printable(WithoutFamily(strings.TrimSpace(l)))
 		if i > 0 {
 			lines[i] = "  " + lines[i]
 		}

@@ -3,6 +3,7 @@
 package output
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,6 +33,41 @@ func JSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// An Array writes one JSON array as [JSON] would write all its values at once, and holds
+// none of them. One that is not closed, because something went wrong, is no document.
+type Array struct {
+	W io.Writer // required
+
+	begun bool
+}
+
+// Add writes one value.
+func (a *Array) Add(v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("  ", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	before := ",\n  "
+	if !a.begun {
+		a.begun, before = true, "[\n  "
+	}
+	_, err := fmt.Fprintf(a.W, "%s%s", before, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+	return err
+}
+
+// Close ends the array.
+func (a *Array) Close() error {
+	end := "\n]\n"
+	if !a.begun {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(a.W, end)
+	return err
 }
 
 // Table starts a table with its headings; cells are ended by tabs, the last of a row by

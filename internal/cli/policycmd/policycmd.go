@@ -38,7 +38,7 @@ one array; with --json and --follow they are one object a line, without end.`,
 		Args:              argument.One("NAME"),
 		ValidArgsFunction: e.Names,
 		RunE: e.OnSandbox(func(cmd *cobra.Command, sb sandbox.Sandbox, _ []string) error {
-			all := []sandbox.PolicyEvent{}
+			all := output.Array{W: e.Stdout}
 			log := sandbox.PolicyLog(cmd.Context(), sb, sandbox.PolicyLogOptions{Follow: follow})
 			if !asJSON {
 				log = summary.OnceEach(log)
@@ -60,17 +60,19 @@ one array; with --json and --follow they are one object a line, without end.`,
 						return err
 					}
 				case asJSON:
-					all = append(all, ev)
+					if err := all.Add(ev); err != nil {
+						return err
+					}
 				default:
 					if err := writeEvent(e.Stdout, ev); err != nil {
 						return err
 					}
 				}
 			}
-			if asJSON && !follow {
-				return output.JSON(e.Stdout, all)
+			if err := cmd.Context().Err(); err != nil || !asJSON || follow {
+				return err
 			}
-			return cmd.Context().Err()
+			return all.Close()
 		}),
 	}
 	option.JSONVar(cmd, &asJSON)

@@ -50,7 +50,7 @@ func tied(host, id uint32, m plan.IDMap) []syscall.SysProcIDMap {
 }
 
 // hold makes a user namespace. It takes a process to make one with; this one
-// waits for the end of its stdin, which is the end of this function.
+// waits for the end of its stdin, and nobody waits for it: it is ended with this function.
 func hold(guest string, uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	cmd := exec.Command(guest, "hold")
 	cmd.Env = []string{}
@@ -69,6 +69,7 @@ func hold(guest string, uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 	in.Close()
+	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	return ns, err
 }

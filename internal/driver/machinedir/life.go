@@ -80,8 +80,10 @@ func (l Life) Start(ctx context.Context, id string) error {
 		}
 		return err
 	}
-	if since, ran := m.begun(); ran {
-		l.giveBack(ctx, m, since) // it ended by itself
+	if since, ran := m.begun(); ran { // it ended by itself
+		if err := l.giveBack(ctx, m, since); err != nil {
+			return err
+		}
 	}
 	if err := l.Clear(m); err != nil {
 		return err
@@ -110,24 +112,36 @@ func (l Life) Stop(ctx context.Context, id string, grace time.Duration) error {
 	return l.kill(ctx, m)
 }
 
-// kill ends m, and then gives away what it made in directories of the host's.
+// kill ends m, and gives away what it made in directories of the host's before the
+// record of its run goes: whoever is killed in between leaves that to the next one,
+// and without the record nobody would know that there is something to do.
 func (l Life) kill(ctx context.Context, m *Machine) error {
-	since, ran := m.begun()
-	err := l.Kill(m)
-	if err == nil && ran {
-		l.giveBack(ctx, m, since)
+	if since, ran := m.begun(); ran {
+		if err := m.Kill(); err != nil {
+			return err
+		}
+		if err := l.giveBack(ctx, m, since); err != nil {
+			return err
+		}
 	}
-	return err
+	return l.Kill(m)
 }
 
-func (l Life) giveBack(ctx context.Context, m *Machine, since time.Time) {
+// giveBack gives away what m has made since. What cannot be given is left as it is and
+// told of in the log, since it must not keep a machine from being stopped or removed.
+// The error is that of a caller who gave up, and nothing else.
+func (l Life) giveBack(ctx context.Context, m *Machine, since time.Time) error {
 	p, err := m.Plan()
 	if err == nil {
 		err = owners.Return(ctx, p, since)
 	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("giving to their owners the files that machine %s made: %w", m.ID, ctx.Err())
+	}
 	if err != nil && l.Log != nil {
 		l.Log.Warn("not all that was made belongs to whom it should", "machine", m.ID, "err", err)
 	}
+	return nil
 }
 
 // Remove removes a machine as [driver.Driver] says.

@@ -25,8 +25,8 @@ const ProcessName = "kitbox-keeper"
 // LogName is the file of a keeper's own messages in a sandbox's state directory.
 const LogName = "keeper.log"
 
-// maxLog is how long a keeper's log may be when a new keeper goes on with it.
-const maxLog = 256 << 10
+// MaxLog is how long a keeper's log may be, in bytes, before another is begun.
+const MaxLog = 256 << 10
 
 // The descriptors a keeper starts with, besides stdio.
 const (
@@ -75,7 +75,7 @@ func Spawn(program, dir, name string, env []string, held Held) (*Process, error)
 	if err != nil {
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
 	}
-	log, err := openLog(dir)
+	log, err := OpenLog(dir)
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper of %s: %w", name, err)
@@ -259,11 +259,11 @@ func (p *Process) Release() {
 // was told to stop by this process.
 func (p *Process) Wait() { _ = p.proc.Wait() }
 
-// openLog opens the keeper's log for appending. A long one is begun again, with
-// the one before kept, so that no sandbox fills a disk with it.
-func openLog(dir string) (*os.File, error) {
+// OpenLog opens the log of a keeper, whose state directory is dir, for appending. A long
+// one is begun again, with the one before kept, so that no sandbox fills a disk with it.
+func OpenLog(dir string) (*os.File, error) {
 	name := filepath.Join(dir, LogName)
-	if st, err := os.Stat(name); err == nil && st.Size() > maxLog {
+	if st, err := os.Stat(name); err == nil && st.Size() > MaxLog {
 		if err := os.Rename(name, name+".1"); err != nil {
 			return nil, err
 		}

@@ -215,7 +215,7 @@ func Explain(path string, err error) error {
 	}
 	advice := ""
 	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case Full(err):
 		advice = "free space there, or set KITBOX_HOME to a directory on another disk"
 	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		advice = "make it writable for you, or set KITBOX_HOME to a directory that is"
@@ -240,6 +240,9 @@ func Explain(path string, err error) error {
 		return fmt.Errorf("%s: %w", path, cause)
 	}
 }
+
+// Full reports whether err says that a disk, or somebody's share of it, is full.
+func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // unavailable is a file system that cannot be used as it is.
 type unavailable struct {

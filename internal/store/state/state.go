@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -66,22 +67,42 @@ type Sandbox struct {
 	dir  string
 }
 
-// Create makes the directory of a new sandbox. A name that is taken is
+// newPrefix starts the name of a directory that is about to be a sandbox.
+const newPrefix = durable.TempPrefix + "new-"
+
+// Create makes the directory of a new sandbox and holds its lock as [Sandbox.Lock]
+// does with what; the caller calls Unlock. A name that is taken is
 // [kiterr.ErrExists]. The directory survives a power cut once
 // [Store.AllocateIDs] has allocated, or [Store.Sync] has returned.
-func (s *Store) Create(name string) (*Sandbox, error) {
+//
+// It gets its name with the lock held. If it had it before, whoever came in between
+// would take it for the remains of a killed command and remove it, and a third might
+// have the name by then: the first two would work on what is the third's.
+func (s *Store) Create(name, what string) (*Sandbox, *durable.Lock, error) {
 	sb, err := s.at(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	err = os.Mkdir(sb.dir, 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("sandbox %s: %w: 'kitbox attach %s' runs it again; choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name, name)
+	tmp := filepath.Join(s.dir, newPrefix+name+"-"+NewID())
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return nil, nil, durable.Explain(tmp, err)
 	}
-	if err != nil {
-		return nil, durable.Explain(sb.dir, err)
+	now, cancel := context.WithCancel(context.Background())
+	cancel() // nobody else knows of it
+	l, err := durable.AcquireLock(now, filepath.Join(tmp, "lock"), durable.Exclusive)
+	if err == nil {
+		l.Sign(what)
+		// Over a directory that holds anything it fails, and all sandboxes hold a lock.
+		if err = os.Rename(tmp, sb.dir); err == nil {
+			return sb, l, nil
+		}
+		l.Unlock()
 	}
-	return sb, nil
+	rerr := durable.RemoveTree(tmp)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil, fmt.Errorf("sandbox %s: %w: 'kitbox attach %s' runs it again; choose another name, or remove it with 'kitbox rm %s'", name, kiterr.ErrExists, name, name)
+	}
+	return nil, nil, errors.Join(durable.Explain(sb.dir, err), rerr)
 }
 
 // Sync makes sandboxes that were created survive a power cut.
@@ -129,7 +150,7 @@ func (s *Store) List() ([]string, error) {
 }
 
 // Sweep deletes what killed processes left behind: sandboxes half removed, and
-// temporary files that nobody has touched within grace.
+// temporary files, and sandboxes to be, that nobody has touched within grace.
 func (s *Store) Sweep(grace time.Duration) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -140,7 +161,8 @@ func (s *Store) Sweep(grace time.Duration) error {
 	for _, e := range entries {
 		p := filepath.Join(s.dir, e.Name())
 		if strings.HasPrefix(e.Name(), durable.TempPrefix) {
-			if st, err := e.Info(); err == nil && (e.IsDir() || st.ModTime().Before(limit)) {
+			half := e.IsDir() && !strings.HasPrefix(e.Name(), newPrefix)
+			if st, err := e.Info(); err == nil && (half || st.ModTime().Before(limit)) {
 				errs = append(errs, durable.Explain(p, durable.RemoveTree(p)))
 			}
 			continue

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 		s := open(t)
-		if _, err := s.Create(bad); !errors.Is(err, kiterr.ErrRefused) {
+		if _, _, err := s.Create(bad, "test"); !errors.Is(err, kiterr.ErrRefused) {
 			t.Errorf("Create(%q) = %v", bad, err)
 		}
 		if _, err := s.Sandbox(bad); !errors.Is(err, kiterr.ErrRefused) {
@@ -57,11 +58,8 @@ func TestASandboxComesAndGoes(t *testing.T) {
 	if _, err := s.Sandbox("t"); !errors.Is(err, kiterr.ErrNotFound) {
 		t.Errorf("Sandbox before Create = %v", err)
 	}
-	sb, err := s.Create("t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Create("t"); !errors.Is(err, kiterr.ErrExists) {
+	sb := mustCreate(t, s, "t")
+	if _, _, err := s.Create("t", "test"); !errors.Is(err, kiterr.ErrExists) {
 		t.Errorf("second Create = %v", err)
 	}
 	if st, _ := os.Stat(sb.Dir()); st.Mode().Perm() != 0o700 {
@@ -120,10 +118,7 @@ func TestSweepDeletesWhatTheKilledLeft(t *testing.T) {
 }
 
 func TestReadRefusesWhatItDoesNotKnow(t *testing.T) {
-	sb, err := open(t).Create("t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sb := mustCreate(t, open(t), "t")
 	type doc struct {
 		Version int    `json:"version"`
 		A       string `json:"a"`
@@ -154,11 +149,7 @@ func TestReadRefusesWhatItDoesNotKnow(t *testing.T) {
 
 func TestLockTellsWhoHasIt(t *testing.T) {
 	s := open(t)
-	sb, err := s.Create("t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := sb.Lock(t.Context(), "kitbox stop")
+	sb, l, err := s.Create("t", "kitbox stop")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,9 +178,7 @@ func TestLockTellsWhoHasIt(t *testing.T) {
 	if err := sb.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create("t"); err != nil {
-		t.Fatal(err)
-	}
+	mustCreate(t, s, "t")
 	l.Unlock()
 	if err := <-got; err != nil && !errors.Is(err, kiterr.ErrNotFound) {
 		t.Errorf("Lock after removal = %v", err)
@@ -249,11 +238,78 @@ func TestIDRangesRunOut(t *testing.T) {
 
 func mustCreate(t *testing.T, s *state.Store, name string) *state.Sandbox {
 	t.Helper()
-	sb, err := s.Create(name)
+	sb, l, err := s.Create(name, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.Unlock()
 	return sb
+}
+
+// A sandbox is never seen without its maker's lock, and nobody who loses the race for
+// a name touches what is the winner's.
+func TestANameThatManyWantIsOneMakersAtATime(t *testing.T) {
+	s := open(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { // makes it and works on it
+			for range 100 {
+				sb, l, err := s.Create("t", "create")
+				if errors.Is(err, kiterr.ErrExists) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := os.WriteFile(sb.Path("mine"), nil, 0o600); err != nil {
+					t.Errorf("its maker: %v", err)
+				}
+				if !l.Guards(sb.Path("lock")) {
+					t.Error("the directory is not the maker's any more")
+				}
+				l.Unlock()
+			}
+		})
+		wg.Go(func() { // removes it
+			for range 100 {
+				sb, err := s.Sandbox("t")
+				if err != nil {
+					continue
+				}
+				l, err := sb.Lock(t.Context(), "rm")
+				if err != nil {
+					if !errors.Is(err, kiterr.ErrNotFound) {
+						t.Error(err)
+					}
+					continue
+				}
+				if _, err := os.Stat(sb.Path("mine")); err != nil {
+					t.Errorf("locked while it was being made: %v", err)
+				}
+				if err := sb.Remove(); err != nil {
+					t.Error(err)
+				}
+				l.Unlock()
+			}
+		})
+		wg.Go(func() { // a creation on the way sweeps
+			for range 100 {
+				if err := s.Sweep(time.Hour); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if sb, err := s.Sandbox("t"); err == nil {
+		if err := sb.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(mustCreate(t, s, "t").Dir())); err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
 }
 
 type record struct {
