@@ -44,7 +44,7 @@ func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 		describe(root)
 	}
 	root.SetArgs(e.Args)
-	root.SetIn(e.Stdin)
+	root.SetIn(world.Input(ctx, e.Stdin))
 	help := &firstError{w: e.Stdout} // cobra looks at none
 	root.SetOut(help)
 	root.SetErr(e.Stderr)
