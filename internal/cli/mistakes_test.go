@@ -98,7 +98,7 @@ func TestAnErrorNamesTheFileThatWasAskedFor(t *testing.T) {
 	var s shelf
 	var out, errs strings.Builder
 	status := Main(t.Context(), &Env{Args: []string{"image", "save", "-o", "/nodir/x", "a:1"}, Stdout: &out, Stderr: &errs, Images: &s})
-	if status != 1 || errs.String() != "kitbox: open /nodir/x: no such file or directory\n" {
+	if status != 1 || errs.String() != "kitbox: /nodir/x: no such file or directory\n" {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
 }
@@ -109,5 +109,12 @@ func TestAnInterruptedFollowerHasItsStatus(t *testing.T) {
 	var f fake
 	if status, _, errs := f.commandIn(ctx, strings.NewReader(""), "policy", "log", "-f", "t"); status != 130 || errs != "kitbox: interrupted\n" {
 		t.Errorf("status %d: %s", status, errs)
+	}
+}
+
+func TestHelpHasTheFormOfTheOthers(t *testing.T) {
+	var f fake
+	if status, out, _ := f.command("help", "help"); status != 0 || !strings.Contains(out, "kitbox help [COMMAND...]\n\nExamples:") || strings.Contains(out, "[flags]") {
+		t.Errorf("status %d:\n%s", status, out)
 	}
 }

@@ -40,6 +40,7 @@ type Command struct {
 // whole is whether they are all that there are: then there is completion, too.
 func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 	root := New(e, list, whole)
+	ownHelp(root)
 	if len(e.Args) > 0 && strings.HasPrefix(e.Args[0], cobra.ShellCompRequestCmd) {
 		describe(root)
 	}
@@ -67,6 +68,20 @@ func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 		fmt.Fprintln(e.Stderr, output.Message(err))
 	}
 	return kiterr.ExitCode(err)
+}
+
+// ownHelp gives the command help, which is cobra's, the form of the others.
+func ownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Use = "help [COMMAND...]"
+			c.Short = "Show the help of a command"
+			c.Long = "Shows the help of a command, as --help behind it does; without one, what commands\nthere are."
+			c.Example = "  kitbox help run\n  kitbox help policy log"
+			c.DisableFlagsInUseLine = true
+		}
+	}
 }
 
 // helpless says that help is asked for a command that does not exist: cobra
