@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
@@ -111,6 +115,56 @@ func TestWhatWasGivenIsMaskedWhateverHasBecomeOfIt(t *testing.T) {
 		if err != nil || !strings.HasPrefix(all, "me ***") || strings.Contains(all, first) || strings.Contains(all, login) {
 			t.Errorf("%s: %q %q, %v", what, b, r.Header.Get("X-Echo"), err)
 		}
+	}
+}
+
+// TestWhatAWebSocketRepeatsIsMasked has a service that says what it was sent in frames,
+// and would compress them.
+func TestWhatAWebSocketRepeatsIsMasked(t *testing.T) {
+	const key = "REAL-first-secret"
+	from := new(purse)
+	from.set(tokensOf(key, ""))
+	offered := make(chan string, 1)
+	i, _, _ := presented(t, plan.Credential{Service: "svc", Phases: []plan.Phase{plan.Install, plan.Runtime},
+		Inject: []plan.Injection{{Domain: "key.example", Header: "Authorization", Format: "Bearer %s"}}}, from,
+		websocket.Server{Handshake: func(_ *websocket.Config, r *http.Request) error {
+			offered <- r.Header.Get("Sec-WebSocket-Extensions")
+			return nil
+		}, Handler: func(ws *websocket.Conn) {
+			for {
+				var said string
+				if websocket.Message.Receive(ws, &said) != nil {
+					return
+				}
+				_ = websocket.Message.Send(ws, said+" "+ws.Request().Header.Get("Authorization"))
+			}
+		}}.ServeHTTP)
+	conf, err := websocket.NewConfig("wss://key.example/", "https://key.example/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.Header.Set("Sec-WebSocket-Extensions", "permessage-deflate")
+	raw, err := i.client(false).Transport.(*http.Transport).DialContext(t.Context(), "tcp", "key.example:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	ws, err := websocket.NewClient(conf, tls.Client(raw, &tls.Config{RootCAs: i.trusted, ServerName: "key.example"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.SetDeadline(time.Now().Add(20 * time.Second))
+	for _, say := range []string{"one", "R", strings.Repeat("long", 20_000)} {
+		if err := websocket.Message.Send(ws, say); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := websocket.Message.Receive(ws, &got); err != nil || got != say+" Bearer "+strings.Repeat("*", len(key)) {
+			t.Errorf("%.50q, %v", got, err)
+		}
+	}
+	if got := <-offered; got != "" {
+		t.Errorf("the service was offered %s", got)
 	}
 }
 

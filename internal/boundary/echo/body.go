@@ -31,7 +31,7 @@ func (m *masked) Read(p []byte) (int, error) {
 		m.buf, m.err = mask(m.buf[:held+n], m.secrets), err
 		m.ready = len(m.buf)
 		if err == nil {
-			m.ready -= m.open()
+			m.ready -= open(m.buf, m.secrets)
 		} else if m.ended != nil {
 			m.ended()
 		}
@@ -44,12 +44,12 @@ func (m *masked) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// open returns how long the longest end of buf is that a secret begins with.
-func (m *masked) open() int {
+// open returns how long the longest end of b is that one of secrets begins with.
+func open(b []byte, secrets [][]byte) int {
 	most := 0
-	for _, s := range m.secrets {
-		for k := min(len(s)-1, len(m.buf)); k > most; k-- {
-			if bytes.HasSuffix(m.buf, s[:k]) {
+	for _, s := range secrets {
+		for k := min(len(s)-1, len(b)); k > most; k-- {
+			if bytes.HasSuffix(b, s[:k]) {
 				most = k
 			}
 		}

@@ -8,6 +8,7 @@ package echo
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -57,16 +58,18 @@ func (s Secrets) Mask(text string) string {
 	return string(mask([]byte(text), s.texts))
 }
 
-// Answer masks what r repeats: in its header, its body and its trailers, byte for
-// byte, so that lengths stay. An answer that repeats a secret in another form
-// (compressed, escaped, in pieces) still gives it away.
+// Answer masks what r repeats: in its header, its body and its trailers, or the frames
+// of the WebSocket that it begins, byte for byte, so that lengths stay. An answer that
+// repeats a secret in another form (compressed, escaped, in pieces) still gives it away.
 func (s Secrets) Answer(r *http.Response) {
 	if s.Empty() {
 		return
 	}
 	s.fields(r.Header)
-	// An upgraded connection is no body.
-	if r.Body != nil && r.Body != http.NoBody && r.StatusCode != http.StatusSwitchingProtocols {
+	switch both, ok := r.Body.(io.ReadWriteCloser); {
+	case r.StatusCode == http.StatusSwitchingProtocols && ok:
+		r.Body = &frames{ReadWriteCloser: both, secrets: s.texts}
+	case r.Body != nil && r.Body != http.NoBody:
 		r.Body = &masked{ReadCloser: r.Body, secrets: s.texts, ended: func() { s.fields(r.Trailer) }}
 	}
 }

@@ -96,10 +96,10 @@ func TestAStreamIsNotHeldBack(t *testing.T) {
 	if _, err := io.ReadAll(r.Body); err != io.ErrUnexpectedEOF {
 		t.Errorf("a broken body ends with %v", err)
 	}
-	up := &http.Response{StatusCode: http.StatusSwitchingProtocols, Header: http.Header{}, Body: in}
-	given(hidden).Answer(up)
-	if up.Body != io.ReadCloser(in) {
-		t.Error("an upgraded connection was wrapped")
+	up := &http.Response{StatusCode: http.StatusSwitchingProtocols, Header: http.Header{}, Body: both{in, nil, in}}
+	given().Answer(up)
+	if _, ok := up.Body.(both); !ok {
+		t.Error("where nothing was given, a WebSocket is looked into")
 	}
 }
 
@@ -149,4 +149,102 @@ func TestWhatAServiceRepeatsBesideABodyIsMasked(t *testing.T) {
 	if len(r.Header) != 1 || len(r.Trailer) != 2 || r.Trailer.Get("X-Announced") != "a "+stars || r.Trailer.Get("X-Unasked") != stars {
 		t.Errorf("header %v, trailer %v", r.Header, r.Trailer)
 	}
+}
+
+// frame is one of a host's, of as many bytes of its length as size says.
+func frame(size int, text string) string {
+	n := len(text)
+	b := []byte{0x81, byte(n)}
+	switch size {
+	case 2:
+		b = []byte{0x81, 126, byte(n >> 8), byte(n)}
+	case 8:
+		b = append([]byte{0x81, 127, 0, 0, 0, 0}, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	}
+	return string(b) + text
+}
+
+// both is a connection that a host writes to and the client reads, and the other way.
+type both struct {
+	io.Reader
+	io.Writer
+	io.Closer
+}
+
+func socket(r io.Reader, w io.Writer, s echo.Secrets) io.ReadWriteCloser {
+	a := &http.Response{StatusCode: http.StatusSwitchingProtocols, Header: http.Header{}, Body: both{r, w, io.NopCloser(nil)}}
+	s.Answer(a)
+	return a.Body.(io.ReadWriteCloser)
+}
+
+func TestAWebSocketIsMaskedFrameByFrame(t *testing.T) {
+	stars := strings.Repeat("*", len(hidden))
+	long := strings.Repeat("x", 70_000)
+	said := func(text string) string {
+		return frame(1, "a "+text) + frame(1, "") + frame(2, text+text) + frame(8, long+text+long) + frame(1, "REAL-sec") + frame(1, "ret-REAL-x") + frame(1, text)
+	}
+	for reader, wrap := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader, "halves": iotest.HalfReader, "with its end": iotest.DataErrReader} {
+		got, err := io.ReadAll(socket(wrap(strings.NewReader(said(hidden))), nil, given(hidden)))
+		if err != nil || string(got) != said(stars) {
+			t.Errorf("%s: %.300q, %v", reader, got, err)
+		}
+		// A frame that breaks off, and what is no frame.
+		for _, rest := range []string{"", "\x81", "\x81\x7e\x00", "\x81\x20REAL-s", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xffREAL"} {
+			got, err := io.ReadAll(socket(wrap(strings.NewReader(frame(1, "x")+rest)), nil, given(hidden)))
+			if err != nil || string(got) != frame(1, "x")+rest {
+				t.Errorf("%s: %q, %v, want it to end with %q", reader, got, err, rest)
+			}
+		}
+	}
+	var sent strings.Builder
+	if _, err := io.WriteString(socket(nil, &sent, given(hidden)), hidden); err != nil || sent.String() != hidden {
+		t.Errorf("to the host went %q, %v", sent.String(), err)
+	}
+}
+
+// TestAFrameIsNotHeldBack has frames that end as a secret begins.
+func TestAFrameIsNotHeldBack(t *testing.T) {
+	in, out := io.Pipe()
+	s := socket(in, nil, given(hidden))
+	for _, text := range []string{"one", "two R", "REAL-secret-REAL-"} {
+		go io.WriteString(out, frame(1, text))
+		got := make([]byte, len(frame(1, text)))
+		if _, err := io.ReadFull(s, got); err != nil || string(got) != frame(1, text) {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	out.CloseWithError(io.ErrUnexpectedEOF)
+	if _, err := io.ReadAll(s); err != io.ErrUnexpectedEOF {
+		t.Errorf("a broken connection ends with %v", err)
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte(frame(1, hidden)+frame(2, hidden)), uint8(3))
+	f.Fuzz(func(t *testing.T, b []byte, size uint8) {
+		got, err := io.ReadAll(socket(&pieces{b, int(size) + 1}, nil, given(hidden)))
+		if err != nil || len(got) != len(b) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(b), err)
+		}
+		for i := range b {
+			if got[i] != b[i] && got[i] != '*' {
+				t.Fatalf("byte %d is %q and was %q", i, got[i], b[i])
+			}
+		}
+	})
+}
+
+// pieces delivers b in those of size bytes.
+type pieces struct {
+	b    []byte
+	size int
+}
+
+func (p *pieces) Read(to []byte) (int, error) {
+	if len(p.b) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(to[:min(len(to), p.size)], p.b)
+	p.b = p.b[n:]
+	return n, nil
 }

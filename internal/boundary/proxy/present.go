@@ -178,7 +178,9 @@ func (p *Proxy) present(ctx context.Context, f *flow, r *request, rules Rules, q
 		defer log() // an answer that breaks off panics
 		taken := p.Presenter.Take(p.Rules().Phase, f.host, f.port, w, a, send, r.proof)
 		if !r.proof.Secrets().Empty() {
-			delete(a.Header, "Accept-Encoding") // so that what the answer repeats can be found
+			// So that what the answer repeats can be found.
+			delete(a.Header, "Accept-Encoding")
+			delete(a.Header, "Sec-Websocket-Extensions") // all that are in use compress
 		}
 		log()
 		if taken || d.Credential == "" {
