@@ -130,7 +130,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		Args:          argument.Group,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return argument.Mistake(cmd, "%v", err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return argument.Mistake(cmd, "%s", unfit(err)) })
 	root.AddGroup(
 		&cobra.Group{ID: GroupRun, Title: "Running Kits:"},
 		&cobra.Group{ID: GroupLife, Title: "Sandboxes:"},
@@ -153,6 +153,29 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	root.SetUsageTemplate(usageTemplate)
 	dress(root)
 	return root
+}
+
+// unfit says what is wrong with the options of a command. Of a value that an option does
+// not take, the library says what its parser did not like, and not what it likes.
+func unfit(err error) string {
+	var e *pflag.InvalidValueError
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	what := ""
+	switch f := e.GetFlag(); f.Value.Type() {
+	case "duration":
+		what = "a time such as 90s, 30m or 2h"
+	case "int", "int64":
+		what = "a whole number"
+	case "float64":
+		what = "a number such as 2 or 0.5"
+	case "bool":
+		what = "true or false"
+	default:
+		return err.Error()
+	}
+	return fmt.Sprintf("--%s %q: not %s", e.GetFlag().Name, e.GetValue(), what)
 }
 
 // describe makes the usages of the options of a tree what completion shows beside
