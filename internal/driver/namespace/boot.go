@@ -114,6 +114,11 @@ func (d *Driver) boot(ctx context.Context, m *machinedir.Machine) error {
 	machinedir.FirstToGo(r.PID)
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	if c.Locked {
+		if c.Groups, err = cgroup.Delegate(dirs, r.PID); err != nil {
+			d.log().Info("the machine makes no control groups of its own", "machine", m.ID, "err", err)
+		}
+	}
 	if err := inside.SendConfig(ours, c); err != nil {
 		return m.Blame(err)
 	}

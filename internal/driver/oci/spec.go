@@ -57,7 +57,7 @@ func specOf(p plan.Machine, st *stage, l cgroup.Limits, group string) *specs.Spe
 			CgroupsPath:   "/kitbox/" + group,
 			Resources:     resources(l, st.devices),
 			MaskedPaths:   inside.Masked(),
-			ReadonlyPaths: inside.ReadOnly(),
+			ReadonlyPaths: inside.ReadOnly(lockable(p)),
 			Sysctl:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
 		},
 	}

@@ -49,6 +49,9 @@ type Config struct {
 	// Cgroup2 mounts the unified cgroup tree, read-only, where programs look
 	// for their limits.
 	Cgroup2 bool `json:"cgroup2,omitempty"`
+
+	// Groups mounts it writable: root of the machine may make groups of its own.
+	Groups bool `json:"groups,omitempty"`
 }
 
 // A Mount is laid over the root, in order.

@@ -22,11 +22,15 @@ var (
 // Masked returns the paths that every machine hides.
 func Masked() []string { return slices.Clone(masked) }
 
-// ReadOnly returns the paths that no machine can write.
-func ReadOnly() []string { return slices.Clone(readOnly) }
+// ReadOnly returns the paths that no machine can write. Those of /proc/sys that are not
+// of namespaces belong to nobody in a machine; one that makes namespaces of its own
+// configures its own there.
+func ReadOnly(nests bool) []string {
+	return slices.DeleteFunc(slices.Clone(readOnly), func(p string) bool { return nests && p == "/proc/sys" })
+}
 
 // mask hides and protects parts of /proc and /sys.
-func mask() error {
+func mask(nests bool) error {
 	for _, p := range masked {
 		st, err := os.Lstat(p)
 		if err != nil {
@@ -47,7 +51,7 @@ func mask() error {
 			return fmt.Errorf("masking %s: %w", p, err)
 		}
 	}
-	for _, p := range readOnly {
+	for _, p := range ReadOnly(nests) {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if errors.Is(err, unix.ENOENT) {
 			continue

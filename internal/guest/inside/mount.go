@@ -59,9 +59,12 @@ func Build(c *Config, fds []int) error {
 		if err := attach(sys, "/sys"); err != nil {
 			return err
 		}
-		if c.Cgroup2 {
+		if c.Cgroup2 || c.Groups {
 			// Without one, programs do not know their limits; no more.
-			const attrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
+			attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+			if !c.Groups {
+				attrs |= unix.MOUNT_ATTR_RDONLY
+			}
 			if fd, err := filesystem("cgroup2", attrs); err == nil {
 				_ = over(fd, "/sys/fs/cgroup")
 				unix.Close(fd)
@@ -91,7 +94,7 @@ func Build(c *Config, fds []int) error {
 	if err := lock(c); err != nil {
 		return err
 	}
-	return mask()
+	return mask(c.Locked)
 }
 
 // root makes the layers and the writable directory the root and lets go of the

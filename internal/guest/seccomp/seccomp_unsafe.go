@@ -61,12 +61,25 @@ func Profile(caps []string) []Rule {
 	return rules
 }
 
+// nesting returns what runtimes of containers need besides, where root may make some.
+func nesting(caps []string) []Rule {
+	if !slices.Contains(caps, "CAP_SYS_ADMIN") {
+		return nil
+	}
+	return []Rule{
+		{Names: []string{"pivot_root"}},
+		// They do without keyrings on a kernel that has none, and take a refusal
+		// for a fault.
+		{Names: []string{"keyctl"}, Errno: uint16(unix.ENOSYS)},
+	}
+}
+
 // A Filter is an assembled program.
 type Filter struct{ prog []unix.SockFilter }
 
 // New assembles the filter for a machine with the given bounding set.
 func New(caps []string) (*Filter, error) {
-	prog, err := Assemble(Profile(caps))
+	prog, err := Assemble(append(Profile(caps), nesting(caps)...))
 	if err != nil {
 		return nil, err
 	}
