@@ -77,16 +77,3 @@ func TestOverlayHome(t *testing.T) {
 		t.Errorf("another owner: %q", got)
 	}
 }
-
-func TestDanglingLinks(t *testing.T) {
-	entries := map[string]string{
-		"/opt": "", "/opt/m": "", "/opt/m/bin": "", "/opt/m/bin/m": "", "/opt/cur": "m", "/usr": "", "/usr/bin": "",
-		"/usr/bin/m": "../../opt/cur/bin/m", "/usr/bin/sh": "/bin/sh", "/usr/bin/null": "/dev/null",
-		"/usr/bin/gone": "/opt/cur/bin/n", "/usr/bin/self": "self", "/usr/bin/up": "../../../opt/m",
-		"/usr/bin/near": "/bin/shell",
-	}
-	want := []string{"/usr/bin/gone", "/usr/bin/near", "/usr/bin/self"}
-	if got := assemble.DanglingLinks(entries); !slices.Equal(got, want) {
-		t.Errorf("DanglingLinks = %q, want %q", got, want)
-	}
-}

@@ -164,35 +164,9 @@ func closings(ctx context.Context, rounds int, more []plan.EgressRule) (s series
 	}
 	for range rounds {
 		g.boundary.SetPhase(plan.Install)
-		conns := make([]net.Conn, closedFlows-closedLooked)
-		err := onThread(g.ns, func() error {
-			for i := range conns {
-				if conns[i], err = net.DialTimeout("tcp4", g.at(80), 5*time.Second); err != nil {
-					return err
-				}
-				if err := ping(conns[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		o, err := h.open(ctx, g, bound)
 		if err != nil {
 			return nil, err
-		}
-		var cs []*http.Client
-		requests, ends := 0, make(chan error, 2*closedLooked)
-		for i := range closedLooked {
-			http2 := i%2 == 0
-			c := h.client(func() (net.Conn, error) {
-				return dialIn(ctx, g.ns, "tcp4", netip.AddrPortFrom(bound, 443).String())
-			}, http2)
-			cs = append(cs, c)
-			for range map[bool]int{false: 1, true: 2}[http2] {
-				if err := h.ask(c, fmt.Sprintf("/ok/%d", requests), ends); err != nil {
-					return nil, err
-				}
-				requests++
-			}
 		}
 		// Clients and hosts are this process too. What they did to come here is over.
 		runtime.GC()
@@ -200,25 +174,84 @@ func closings(ctx context.Context, rounds int, more []plan.EgressRule) (s series
 		t := time.Now()
 		g.boundary.SetPhase(plan.Runtime)
 		s = append(s, sample{wall: time.Since(t)})
-		for _, c := range conns {
-			if ping(c) == nil {
-				return nil, errors.New("a connection of the closed phase is still open")
-			}
-			c.Close()
-		}
-		for range requests {
-			if <-ends == nil {
-				return nil, errors.New("a request of the closed phase ended in order")
-			}
-		}
-		for _, c := range cs {
-			c.CloseIdleConnections()
-		}
-		for g.boundary.Flows() > 0 { // only so many are looked into at a time
-			time.Sleep(time.Millisecond)
+		if err := o.gone(ctx, g); err != nil {
+			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// opened is what is open in a phase.
+type opened struct {
+	conns    []net.Conn
+	clients  []*http.Client
+	requests int
+	ends     chan error // of the requests
+}
+
+// open opens closedFlows connections through the boundary of g, those that are looked
+// into to bound, which is h.
+func (h *held) open(ctx context.Context, g *guest, bound netip.Addr) (*opened, error) {
+	o := &opened{conns: make([]net.Conn, closedFlows-closedLooked), ends: make(chan error, 2*closedLooked)}
+	if err := onThread(g.ns, func() (err error) {
+		for i := range o.conns {
+			if o.conns[i], err = net.DialTimeout("tcp4", g.at(80), 5*time.Second); err != nil {
+				return err
+			}
+			if err := ping(o.conns[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	for i := range closedLooked {
+		http2, requests := i%2 == 0, 1
+		if http2 {
+			requests = 2
+		}
+		c := h.client(func() (net.Conn, error) {
+			return dialIn(ctx, g.ns, "tcp4", netip.AddrPortFrom(bound, 443).String())
+		}, http2)
+		o.clients = append(o.clients, c)
+		for range requests {
+			if err := h.ask(c, fmt.Sprintf("/ok/%d", o.requests), o.ends); err != nil {
+				return nil, err
+			}
+			o.requests++
+		}
+	}
+	return o, nil
+}
+
+// gone fails unless all that was open has been cut, and waits until the boundary carries
+// nothing: it looks into only so many at a time.
+func (o *opened) gone(ctx context.Context, g *guest) error {
+	for _, c := range o.conns {
+		if ping(c) == nil {
+			return errors.New("a connection of the closed phase is still open")
+		}
+		c.Close()
+	}
+	for range o.requests {
+		if <-o.ends == nil {
+			return errors.New("a request of the closed phase ended in order")
+		}
+	}
+	for _, c := range o.clients {
+		c.CloseIdleConnections()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for g.boundary.Flows() > 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d connections of the closed phase are carried yet", g.boundary.Flows())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
 }
 
 // ping sends a byte and waits for its echo.

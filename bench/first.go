@@ -94,13 +94,8 @@ func first(_ context.Context, o options, f *fixture, r *report) error {
 				return errors.Join(err, f.kitbox("rm", durable))
 			},
 		}
-		for j := range steps {
-			if err := steps[(i+j)%len(steps)](); err != nil {
-				return err
-			}
-			if err := w.settle(); err != nil {
-				return err
-			}
+		if err := w.turns(i, steps); err != nil {
+			return err
 		}
 	}
 	const ours = "`kitbox run --rm --exec KIT --kit KIT2 -- echo`, boundary and 3 hooks"

@@ -74,6 +74,20 @@ func (w *stopwatch) keep(op func() error) (sample, error) {
 	return s, err
 }
 
+// turns runs steps, in round another one first, so that none always follows the one that
+// leaves the most work to the kernel.
+func (w *stopwatch) turns(round int, steps []func() error) error {
+	for i := range steps {
+		if err := steps[(round+i)%len(steps)](); err != nil {
+			return err
+		}
+		if err := w.settle(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // settle waits until every child that does not stay has ended, and collects
 // those.
 func (w *stopwatch) settle() error {

@@ -107,12 +107,7 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 				return err
 			},
 			func() error { // the end and the next start of one that stays
-				s, err := w.keep(func() error {
-					if err := f.kitbox("stop", "-q", "--grace", "0s", twice); err != nil {
-						return err
-					}
-					return f.kitbox("start", "-q", twice)
-				})
+				s, err := w.keep(func() error { return f.again("--grace", "0s") })
 				again = append(again, s)
 				return err
 			},
@@ -120,12 +115,7 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 				if _, err := w.keep(func() error { return f.kitbox("exec", "-d", twice, "--", "sleep", "1000000") }); err != nil {
 					return err
 				}
-				s, err := w.keep(func() error {
-					if err := f.kitbox("stop", "-q", twice); err != nil {
-						return err
-					}
-					return f.kitbox("start", "-q", twice)
-				})
+				s, err := w.keep(func() error { return f.again() })
 				graceful = append(graceful, s)
 				return err
 			},
@@ -156,15 +146,8 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 				return err
 			},
 		}
-		// Each round begins with another, so that none always follows the
-		// one that leaves the most work to the kernel.
-		for j := range steps {
-			if err := steps[(i+j)%len(steps)](); err != nil {
-				return err
-			}
-			if err := w.settle(); err != nil {
-				return err
-			}
+		if err := w.turns(i, steps); err != nil {
+			return err
 		}
 	}
 	r.add(compared("driver alone: create, start, first exec", "crun create, start, exec", driver, peerStart, driverBar, 0))
@@ -177,6 +160,14 @@ func start(ctx context.Context, o options, f *fixture, r *report) (err error) {
 	v.bar, v.ok = "within "+show(versionBar), verdict(median(version.walls()) <= versionBar)
 	r.add(v)
 	return nil
+}
+
+// again stops, with options, and starts the sandbox twice.
+func (f *fixture) again(options ...string) error {
+	if err := f.kitbox(append(append([]string{"stop", "-q"}, options...), twice)...); err != nil {
+		return err
+	}
+	return f.kitbox("start", "-q", twice)
 }
 
 func (s series) middle() sample { return sample{median(s.walls()), median(s.cpus())} }

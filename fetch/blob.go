@@ -15,7 +15,9 @@ import (
 
 // Blob hands a blob of the image that ref names to use: that of the store, or else
 // the registry's, which does not come into the store. A blob is what d says if it
-// was read to its end, and use can be called again if a registry broke off.
+// was read to its end, and use can be called again if a registry broke off. The error is
+// [kiterr.ErrNotFound] if nobody who may be asked has it, matches [kiterr.ErrRefused] if
+// what a registry has is something else, or is that of use.
 func (f *Fetcher) Blob(ctx context.Context, ref string, d ocispec.Descriptor, use func(io.Reader) error) error {
 	images, err := f.images()
 	if err != nil {

@@ -177,7 +177,7 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 	if checkout.Is(ref) {
 		return f.git(ctx, ref, args)
 	}
-	if isPath(ref) {
+	if IsPath(ref) {
 		return f.path(ctx, ref, args)
 	}
 	images, err := f.images()
@@ -203,7 +203,7 @@ func (f *Fetcher) fetch(ctx context.Context, ref string, args map[string]string)
 // path has none: whether it still is that is for the caller to compare.
 func Pin(ref string, root digest.Digest, commit string) (string, error) {
 	switch {
-	case isPath(ref), strings.HasPrefix(ref, string(root)), strings.Contains(ref, "@") && !checkout.Is(ref):
+	case IsPath(ref), strings.HasPrefix(ref, string(root)), strings.Contains(ref, "@") && !checkout.Is(ref):
 		return ref, nil
 	case !checkout.Is(ref):
 		return ref + "@" + root.String(), nil
@@ -218,9 +218,9 @@ func Pin(ref string, root digest.Digest, commit string) (string, error) {
 	return s.String(), nil
 }
 
-// isPath reports whether ref is a path: it says so by its first characters.
+// IsPath reports whether ref is a path: it says so by its first characters.
 // "hello" is a name, "./hello" a directory, whatever exists.
-func isPath(ref string) bool {
+func IsPath(ref string) bool {
 	return ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") || strings.HasPrefix(ref, "/")
 }
 

@@ -179,6 +179,19 @@ func (f *fixture) age() {
 	filepath.WalkDir(f.dir, func(p string, _ os.DirEntry, err error) error { return os.Chtimes(p, then, then) })
 }
 
+// forget takes a blob out of the store and returns where it was.
+func (f *fixture) forget(blob digest.Digest) (path string) {
+	f.t.Helper()
+	path, err := f.images.BlobPath(blob)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return path
+}
+
 func (f *fixture) builds() int {
 	data, _ := os.ReadFile(filepath.Join(f.Home, "builds.log"))
 	return strings.Count(string(data), "\n")

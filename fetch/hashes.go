@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/kitbox-dev/kitbox/internal/authoring"
 	"github.com/kitbox-dev/kitbox/internal/store/durable"
 )
 
@@ -72,7 +73,7 @@ func (h *hashes) hash(rel string, info fs.FileInfo) (fileHash, error) {
 	}
 	h.changed = true
 	p := filepath.Join(h.dir, rel)
-	f, err := os.Open(p)
+	f, err := authoring.Open(p)
 	if err != nil {
 		return fileHash{}, durable.Explain(p, err)
 	}

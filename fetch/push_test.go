@@ -257,13 +257,7 @@ func TestASetsLayersAreMounted(t *testing.T) {
 			if err := f.images.Tag(t.Context(), set, "kitbox.local/set:1"); err != nil {
 				t.Fatal(err)
 			}
-			p, err := f.images.BlobPath(layer)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(p); err != nil {
-				t.Fatal(err)
-			}
+			forgotten := f.forget(layer)
 			if _, err := f.Push(t.Context(), "kitbox.local/set:1", host+"/kits/set:1"); err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +272,7 @@ func TestASetsLayersAreMounted(t *testing.T) {
 			if err := f.Pull(t.Context(), kit); err != nil || read.Load() != 1 {
 				t.Errorf("%v, read %d times", err, read.Load())
 			}
-			if _, err := os.Stat(p); err != nil {
+			if _, err := os.Stat(forgotten); err != nil {
 				t.Error(err)
 			}
 		})
@@ -357,13 +351,7 @@ func TestALyingOriginPublishesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := f.images.BlobPath(layer)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Remove(p); err != nil {
-					t.Fatal(err)
-				}
+				f.forget(layer)
 				_, err = f.Push(t.Context(), set.Digest.String(), to+"/kits/set:1")
 				target.mu.Lock()
 				defer target.mu.Unlock()

@@ -48,7 +48,7 @@ const maxText = 8 << 20
 // text is the descriptor as authored.
 func (s source) text() ([]byte, error) {
 	name := filepath.Join(s.dir, s.file)
-	f, err := os.Open(name)
+	f, err := authoring.Open(name)
 	if err != nil {
 		return nil, durable.Explain(name, err)
 	}
@@ -62,9 +62,9 @@ func (s source) text() ([]byte, error) {
 
 // key is a hash of everything the build of src depends on: the descriptor, the
 // recipe, the context as the builder gets it, the arguments, the local images
-// that the text names, the platform, the builder and what its steps can reach. Owners and times of files
-// are left out, as the builder does. An image of a registry is not: a tag that
-// moved there does not rebuild a Kit.
+// that the text names, the platform, the builder and what its steps can reach.
+// Owners and times of files are left out, as the builder does. An image of a
+// registry is not: a tag that moved there does not rebuild a Kit.
 func (f *Fetcher) key(ctx context.Context, images *layout.Store, src source, args map[string]string, maker string) (string, error) {
 	files, err := openHashes(filepath.Join(f.Home, "builds", "files"), src.dir)
 	if err != nil {
@@ -226,7 +226,7 @@ func walkContext(ctx context.Context, src source, args map[string]string, visit 
 			patterns, err = ignorePatterns(filepath.Join(src.dir, ignore))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s: %w", filepath.Join(src.dir, ignore), err)
+			return durable.Explain(filepath.Join(src.dir, ignore), err)
 		}
 		w.count(ignore)
 	}
@@ -237,7 +237,7 @@ func walkContext(ctx context.Context, src source, args map[string]string, visit 
 }
 
 func ignorePatterns(file string) ([]string, error) {
-	f, err := os.Open(file)
+	f, err := authoring.Open(file)
 	if err != nil {
 		return nil, err
 	}
@@ -354,11 +354,11 @@ func find(ref string, isDir bool) (source, error) {
 	case ".yaml", ".yml":
 		return src, nil
 	}
-	data, err := os.ReadFile(abs)
+	data, err := authoring.Read(abs)
 	if err != nil {
 		return source{}, durable.Explain(ref, err)
 	}
-	if !authoring.IsComment(data[:min(len(data), 1<<20)]) {
+	if !authoring.IsComment(data) {
 		hint := ""
 		if stem := authoring.Stem(src.file); bytes.HasSuffix([]byte(src.file), []byte(authoring.RecipeSuffix)) {
 			for _, ext := range []string{".yaml", ".yml"} {

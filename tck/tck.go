@@ -100,13 +100,3 @@ func (v Verdict) String() string {
 	}
 	return s
 }
-
-// Failed reports whether any verdict is a failure or could not be reached.
-func Failed(vs []Verdict) bool {
-	for _, v := range vs {
-		if v.Outcome == Fail || v.Outcome == Broken {
-			return true
-		}
-	}
-	return false
-}

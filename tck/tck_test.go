@@ -30,11 +30,3 @@ func TestRegistry(t *testing.T) {
 		t.Error("levels bind wrongly")
 	}
 }
-
-func TestFailed(t *testing.T) {
-	for o, want := range map[tck.Outcome]bool{tck.Pass: false, tck.Fail: true, tck.Broken: true, tck.Warn: false, tck.Skipped: false, tck.Waived: false} {
-		if got := tck.Failed([]tck.Verdict{{Outcome: tck.Pass}, {Outcome: o}}); got != want {
-			t.Errorf("Failed with %s = %v", o, got)
-		}
-	}
-}

@@ -197,20 +197,23 @@ func TestEveryProcessKilledWithTheOCIDriver(t *testing.T) {
 	h.push("w:1", faulty)
 	h.options = []string{"--driver", "oci", "w:1"}
 	h.must(append([]string{"run", "-q", "--rm", "--exec"}, append(h.options, "--", "true")...)...) // unpacks
-	for i, c := range []struct {
-		fault
-		when, victim string
-	}{
-		{fault{"create", "keeper", journal.Booting}, "after", "all"},
-		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
-		{fault{"start", "keeper", journal.Running}, "before", "keeper"},
-		{fault{"start", "keeper", journal.Running}, "after", "guest"},
-		{fault{"stop", "keeper", journal.Stopping}, "after", "keeper"},
-		{fault{"stop", "keeper", journal.Stopping}, "after", "guest"},
-		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
-		{fault{"rm", "keeper", journal.Removing}, "after", "all"},
-	} {
-		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("o%d", i))
+	h.strikes(
+		"create keeper booting after all", "create keeper install-done after all", "start keeper running before keeper",
+		"start keeper running after guest", "stop keeper stopping after keeper", "stop keeper stopping after guest",
+		"recreate cli recreating after cli", "rm keeper removing after all")
+}
+
+// strikes makes kills that are named by operation, writer and entry of a fault, when and
+// victim, each of a sandbox of its own.
+func (h *host) strikes(names ...string) {
+	h.t.Helper()
+	for i, name := range names {
+		var f fault
+		var when, victim string
+		if _, err := fmt.Sscan(name, &f.op, &f.who, &f.phase, &when, &victim); err != nil || !slices.Contains(faults, f) || !f.lives(victim) {
+			h.t.Fatalf("%s: there is no such step: %v", name, err)
+		}
+		h.fault(f, when, victim, fmt.Sprintf("k%d", i))
 	}
 }
 
@@ -222,19 +225,9 @@ func TestEveryProcessOfAnOrdinaryUserKilled(t *testing.T) {
 	h.push("w:1", strings.Replace(faulty, `,"size":"2m"`, "", 1)) // no bound holds without root
 	give(t, dir)
 	h.must("run", "-q", "--rm", "--exec", "w:1", "--", "true") // unpacks
-	for i, c := range []struct {
-		fault
-		when, victim string
-	}{
-		{fault{"create", "keeper", journal.InstallDone}, "after", "all"},
-		{fault{"create", "cli", journal.Planned}, "after", "cli"},
-		{fault{"start", "keeper", journal.Running}, "after", "keeper"},
-		{fault{"stop", "keeper", journal.Stopping}, "after", "all"},
-		{fault{"recreate", "cli", journal.Recreating}, "after", "cli"},
-		{fault{"rm", "keeper", journal.Removing}, "after", "guest"},
-	} {
-		h.fault(c.fault, c.when, c.victim, fmt.Sprintf("u%d", i))
-	}
+	h.strikes(
+		"create keeper install-done after all", "create cli planned after cli", "start keeper running after keeper",
+		"stop keeper stopping after all", "recreate cli recreating after cli", "rm keeper removing after guest")
 }
 
 // rich prepares sandboxes with something of everything.

@@ -128,9 +128,10 @@ func TestAListingIsNotHeldUpByAKeeperThatSpins(t *testing.T) {
 	if err := load.Start(); err != nil {
 		t.Fatal(err)
 	}
+	end := sync.OnceFunc(func() { _ = load.Process.Kill(); _ = load.Wait() })
+	defer end() // if the listing fails: it would spin for ever
 	before, _ := h.list(2)
-	_ = load.Process.Kill()
-	_ = load.Wait()
+	end()
 	h.hang("spins", spinsFor)
 	took, states := h.list(2)
 	t.Logf("ls beside a process that spins: %v, and where it is a keeper %v", before, took)

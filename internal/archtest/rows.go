@@ -4,6 +4,7 @@ package archtest
 var Rows = []Row{
 	{Pkg: "kiterr", Why: "families and exit statuses stand on nothing"},
 	{Pkg: "internal/typist", Why: "who sits at a terminal in a test knows no command", Only: []string{}},
+	{Pkg: "internal/juggler", Why: "who exchanges files for tests knows no reader", Only: []string{}},
 	{Pkg: "internal/needs", Why: "what a test needs of the machine is said in one way", Only: []string{}},
 	{Pkg: "internal/programs", Why: "finding programs knows none of them", Only: []string{}},
 	{Pkg: "internal/child", Why: "starting a process knows no reason to", Only: []string{}},
@@ -64,6 +65,7 @@ var Rows = []Row{
 	{Pkg: "internal/trust", Why: "what a sandbox trusts is written into a plan; nothing is read but what it is told", Only: []string{"internal/plan"}},
 	{Pkg: "internal/upstream", Why: "a way out of the host's network decides nothing about who takes it", Only: []string{"kiterr", "internal/plan"}},
 	{Pkg: "internal/store/durable", Why: "atomic files know nothing of what is in them", Only: []string{"kiterr"}},
+	{Pkg: "internal/killer", Why: "who kills writers of files for tests knows no file", Only: []string{"internal/store/durable"}},
 	{Pkg: "internal/secret/vault", Why: "what keeps secrets knows no Kit and no sandbox", Only: []string{"kiterr", "internal/secret", "internal/store/durable"}},
 	{Pkg: "internal/secret/dotenv", Why: "pure: a file comes as text", Only: []string{}},
 	{Pkg: "internal/secret/helper", Why: "a command of the operator's that prints a secret", Only: []string{"internal/secret"}},

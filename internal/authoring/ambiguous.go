@@ -2,7 +2,6 @@ package authoring
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -22,7 +21,7 @@ var workload = sync.OnceValue(func() *regexp.Regexp {
 func ambiguous(dir string, found []string) error {
 	var workloads []string
 	for _, name := range found {
-		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil && workload().Match(data) {
+		if data, err := Read(filepath.Join(dir, name)); err == nil && workload().Match(data) {
 			workloads = append(workloads, name)
 		}
 	}

@@ -77,13 +77,14 @@ func Find(dir string) (string, error) {
 		default:
 			continue
 		}
-		data, err := readSome(dir, e)
+		data, err := Read(filepath.Join(dir, e.Name()))
 		switch {
-		case err == nil && shows(data):
-			found = append(found, e.Name())
 		case errors.Is(err, fs.ErrPermission) && closed == "":
 			closed = e.Name()
-		case errors.Is(err, errLarge) && large == "" && shows(data):
+		case err != nil || !shows(data):
+		case len(data) <= enough:
+			found = append(found, e.Name())
+		case large == "":
 			large = e.Name()
 		}
 	}
@@ -113,26 +114,34 @@ func Find(dir string) (string, error) {
 // enough is what is read of a file to see whether it is a descriptor, in bytes.
 const enough = 1 << 20
 
-var errLarge = errors.New("too large for a descriptor")
+// Open opens a file of a Kit to be read. Its directory may be one that a sandbox
+// writes to: what is a pipe there is not waited for, but is [kiterr.ErrRefused] like
+// all that is no regular file. Whoever reads it has to have a bound.
+func Open(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file: %w", name, kiterr.ErrRefused)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
 
-// readSome reads what may be a descriptor, or the beginning of what is too large
-// to be one. The directory may be one that a sandbox writes to: what is a pipe
-// there, or has no end, is not waited for.
-func readSome(dir string, e fs.DirEntry) ([]byte, error) {
-	f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// Read reads what may be a descriptor, or the beginning of what is too large to be
+// one, as [Open] opens it.
+func Read(name string) ([]byte, error) {
+	f, err := Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() {
-		return nil, fs.ErrInvalid
-	}
-	data, err := io.ReadAll(io.LimitReader(f, enough))
-	if err == nil && st.Size() > enough {
-		err = errLarge
-	}
-	return data, err
+	return io.ReadAll(io.LimitReader(f, enough+1))
 }
 
 // IsComment reports whether data is a recipe whose head holds a descriptor

@@ -2,9 +2,11 @@ package authoring_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kitbox-dev/kitbox/internal/authoring"
@@ -81,6 +83,25 @@ func TestFindNamesWhatItCannotChooseFrom(t *testing.T) {
 		}
 		if _, err := authoring.Find(dir); !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Find = %v, want %q", err, want)
+		}
+	}
+}
+
+func TestOnlyRegularFilesAreOpenedAndReadUpToABound(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(syscall.Mkfifo(at("pipe"), 0o600), os.WriteFile(at("file"), []byte("text"), 0o600), os.WriteFile(at("large"), nil, 0o600),
+		os.Truncate(at("large"), 1<<40), os.Symlink("file", at("link"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{"pipe": kiterr.ErrRefused, ".": kiterr.ErrRefused, "none": fs.ErrNotExist} {
+		if _, err := authoring.Read(at(name)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+	for name, want := range map[string]int{"file": 4, "link": 4, "large": 1<<20 + 1} {
+		if data, err := authoring.Read(at(name)); err != nil || len(data) != want {
+			t.Errorf("%s: %d bytes, %v", name, len(data), err)
 		}
 	}
 }

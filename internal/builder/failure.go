@@ -160,7 +160,7 @@ func (f *Failure) missingBase(ref, why string) {
 		f.Message = fmt.Sprintf("base image %s is not in the local store", ref)
 		f.Next = "make it with: kitbox base create"
 		if ref != LocalDomain+"/base:1" && !strings.Contains(ref, "@") {
-			f.Next = fmt.Sprintf("make it with: kitbox base create --ref %s, or start from %s/base:1", ref, LocalDomain)
+			f.Next = fmt.Sprintf("make it with: kitbox base create --tag %s, or start from %s/base:1", ref, LocalDomain)
 		}
 	case strings.HasPrefix(ref, LocalDomain+"/"):
 		f.Message = fmt.Sprintf("image %s is not in the local store", ref)

@@ -125,6 +125,21 @@ func (b *bench) push(ref string, names ...string) {
 	}
 }
 
+// multi tags an index of base:1 for both platforms as kitbox.local/multi:1.
+func (b *bench) multi() {
+	b.Helper()
+	s := b.images()
+	idx := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{b.variant("", "ours", oursPlatform), b.variant("", "other", otherPlatform)}}
+	idx.SchemaVersion = 2
+	root, err := s.PushJSON(b.Context(), ocispec.MediaTypeImageIndex, idx)
+	if err == nil {
+		err = s.Tag(b.Context(), root, "kitbox.local/multi:1")
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
 // variant tags an image like base:1 with another label.
 func (b *bench) variant(name, label string, p ocispec.Platform) ocispec.Descriptor {
 	b.Helper()
@@ -282,16 +297,7 @@ func TestSeveralPlatforms(t *testing.T) {
 	b := newBench(t)
 	origin := newWatched(t, false)
 	multi := origin.host + "/library/multi:1"
-	s := b.images()
-	idx := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{b.variant("", "ours", oursPlatform), b.variant("", "other", otherPlatform)}}
-	idx.SchemaVersion = 2
-	root, err := s.PushJSON(t.Context(), ocispec.MediaTypeImageIndex, idx)
-	if err == nil {
-		err = s.Tag(t.Context(), root, "kitbox.local/multi:1")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.multi()
 	b.push("kitbox.local/multi:1", multi)
 	both := "linux/" + otherPlatform.Architecture + ",linux/" + oursPlatform.Architecture
 	const mixin = "schemaVersion: \"3\"\nkind: mixin\nprovides: [\"hello@1.0.0\"]\n"

@@ -54,16 +54,7 @@ func newLibrary(t *testing.T, lenient bool) library {
 	if !lenient {
 		l.watched = newValidating(t)
 	}
-	s := b.images()
-	idx := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{b.variant("", "ours", oursPlatform), b.variant("", "other", otherPlatform)}}
-	idx.SchemaVersion = 2
-	root, err := s.PushJSON(t.Context(), ocispec.MediaTypeImageIndex, idx)
-	if err == nil {
-		err = s.Tag(t.Context(), root, "kitbox.local/multi:1")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.multi()
 	for name, files := range members {
 		r := builder.Request{Context: b.kit(files), Platform: both}
 		if name == "gh" {

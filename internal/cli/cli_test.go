@@ -25,6 +25,7 @@ type fake struct {
 	did     []string
 	options sandbox.CreateOptions
 	cmd     sandbox.Cmd
+	again   sandbox.RecreateOptions
 
 	createErr error
 	noSandbox bool
@@ -115,6 +116,10 @@ func (b fakeBox) Stop(_ context.Context, o sandbox.StopOptions) error {
 	return nil
 }
 func (b fakeBox) Remove(context.Context) error { b.f.note("remove %s", b.name); return nil }
+func (b fakeBox) Recreate(_ context.Context, o sandbox.RecreateOptions) error {
+	b.f.again = o
+	return nil
+}
 func (b fakeBox) Run(ctx context.Context, c *sandbox.Cmd) (*sandbox.Result, error) {
 	b.f.cmd = *c
 	b.f.note("run")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kitbox-dev/kitbox/internal/cli/tree"
 )
@@ -38,6 +39,35 @@ func TestACommandIsFoundByTheNamesItHas(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Whoever knows an option of one command knows it of all: it has the same letter, and
+// help says in a word what its value is.
+func TestAnOptionIsSpelledAlikeEverywhere(t *testing.T) {
+	letters := map[string]string{}
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			at := cmd.CommandPath() + " --" + f.Name
+			if word, _ := pflag.UnquoteUsage(f); word != "" && word == f.Value.Type() || slices.Contains([]string{"float", "int", "duration", "strings"}, word) {
+				t.Errorf("%s: help calls its value a %s", at, word)
+			}
+			if at == "kitbox secret set --env" { // whose secret is in a variable: it sets none
+				return
+			}
+			if other, ok := letters[f.Name]; ok && other != f.Shorthand {
+				t.Errorf("%s: the letter is %q, and %q elsewhere", at, f.Shorthand, other)
+			}
+			letters[f.Name] = f.Shorthand
+		})
+		for _, c := range cmd.Commands() {
+			look(c)
+		}
+	}
+	look(tree.New(&Env{}, commands, true))
+	if letters["env"] != "e" || letters["quiet"] != "q" || len(letters) < 50 {
+		t.Errorf("the options are %v", letters)
 	}
 }
 

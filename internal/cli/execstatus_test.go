@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,19 @@ func TestVariablesOfThisMachineArePassedOnAsTheyAre(t *testing.T) {
 		LookupEnv: func(name string) (string, bool) { v, ok := have[name]; return v, ok }})
 	if got := strings.Join(f.cmd.Env, ";"); status != 0 || got != "EMPTY=;FULL=x y;A=1;B==;E2=;FULL=x y" {
 		t.Errorf("status %d, %q: %s", status, got, &errs)
+	}
+	var g fake
+	for _, args := range [][]string{{"create", "./k"}, {"plan", "./k"}, {"run", "./k"}, {"recreate", "t"}} {
+		g.options, g.again = sandbox.CreateOptions{}, sandbox.RecreateOptions{}
+		status := Main(t.Context(), &Env{Args: append(args, "-e", "E2", "-e", "U2", "--env", "FULL", "-e", "A=1"), Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Runtime: &g,
+			LookupEnv: func(name string) (string, bool) { v, ok := have[name]; return v, ok }})
+		got := g.options.Env
+		if args[0] == "recreate" {
+			got = g.again.Env
+		}
+		if want := map[string]string{"E2": "", "FULL": "x y", "A": "1"}; status != 0 || !maps.Equal(got, want) {
+			t.Errorf("%q: status %d, %q: %s", args, status, got, &errs)
+		}
 	}
 	for _, line := range []string{"1A=x", "A B=x", "A-B", "=x", "A\x00=x", "É=x"} {
 		if err := os.WriteFile(file, []byte("GOOD=1\n"+line+"\n"), 0o600); err != nil {

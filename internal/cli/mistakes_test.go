@@ -39,7 +39,7 @@ func TestLimitsAndVariablesThatCannotBeAreMistakes(t *testing.T) {
 }
 
 func TestNoTimeIsNegative(t *testing.T) {
-	for _, args := range []string{"image prune --grace -1h", "stop --grace -1s t", "restart --grace -1s t", "prune --age -1h"} {
+	for _, args := range []string{"image prune --keep-duration -1h", "stop --grace -1s t", "restart --grace -1s t", "prune --keep-duration -1h"} {
 		f := fakeStore{}
 		var out, errs strings.Builder
 		status := Main(t.Context(), &Env{Args: strings.Fields(args), Stdout: &out, Stderr: &errs, Runtime: &f.fake, Images: &f.shelf})

@@ -80,7 +80,7 @@ func TestImageCommands(t *testing.T) {
 		{"image inspect a:1", "inspect a:1", "\"platform\": \"linux/amd64\"", 0},
 		{"image rm a:1 b:1", "rm a:1;rm b:1", "", 0},
 		{"image prune", "prune 1h0m0s", "2 blobs and 0 unpacked layers", 0},
-		{"image prune --grace 0s --json", "prune 0s", "\"blobs\": 2", 0},
+		{"image prune --keep-duration 0s --json", "prune 0s", "\"blobs\": 2", 0},
 		{"image save a:1 b:1", "save a:1,b:1", "archive", 0},
 		{"image save -o " + file + " a:1", "save a:1", "", 0},
 		{"image load", "load input", "a:1\n", 0},

@@ -6,7 +6,6 @@ import (
 	"io"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/kitbox-dev/kitbox/internal/identity"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -46,11 +45,9 @@ func (e *Engine) HostMounts(_ context.Context, kit string) ([]sandbox.HostMount,
 	if kit == "" || err != nil {
 		return all, err
 	}
-	who := "image " + kit // which is named by nothing but itself
-	if !strings.HasPrefix(kit, "sha256:") {
-		if who, err = identity.OfReference(kit); err != nil {
-			return nil, err
-		}
+	who, err := identity.OfReference(kit)
+	if err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(all, func(m sandbox.HostMount) bool { return m.Identity != who }), nil
 }

@@ -9,6 +9,7 @@ package gitrepo
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -227,19 +229,32 @@ func open(root *os.Root, name string) (*os.File, error) {
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not an ordinary file: %w", name, fs.ErrNotExist)
 	}
-	return root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it can be a pipe by now
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("%s is not an ordinary file: %w", name, fs.ErrNotExist)
+	}
+	return f, nil
 }
 
 // small reads a file of one line.
 func small(p string) (string, error) {
-	st, err := os.Stat(p)
+	f, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a sandbox may have made it a pipe
 	if err != nil {
 		return "", err
 	}
-	if !st.Mode().IsRegular() || st.Size() > maxSmall {
-		return "", fmt.Errorf("%s is not what Git puts there: %w", p, kiterr.ErrRefused)
+	defer f.Close()
+	notGits := fmt.Errorf("%s is not what Git puts there: %w", p, kiterr.ErrRefused)
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", cmp.Or(err, notGits)
 	}
-	b, err := os.ReadFile(p)
+	b, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
+	if len(b) > maxSmall {
+		return "", notGits
+	}
 	return strings.TrimSpace(string(b)), err
 }
 

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/juggler"
 	"github.com/kitbox-dev/kitbox/internal/needs"
 	"github.com/kitbox-dev/kitbox/kiterr"
 )
@@ -285,4 +288,41 @@ func TestWhatWouldBeLostIsFound(t *testing.T) {
 			t.Errorf("HEAD %q: %+v", head, c)
 		}
 	}
+}
+
+// What a sandbox can write of a repository can be a pipe at any moment, and nobody waits
+// for a writer.
+func TestFilesOfARepositoryThatBecomePipesAreNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe := filepath.Join(dir, "HEAD"), filepath.Join(dir, "pipe")
+	put(t, file, "ref: refs/heads/main\n")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	juggler.Exchange(t, file, pipe, func() bool {
+		text, err := small(file)
+		if refused := errors.Is(err, kiterr.ErrRefused); refused || err == nil && text == "ref: refs/heads/main" {
+			return refused
+		}
+		t.Errorf("%q, %v", text, err)
+		return false
+	})
+	juggler.Exchange(t, file, pipe, func() bool {
+		f, err := open(root, "HEAD")
+		if err == nil {
+			defer f.Close()
+			st, serr := f.Stat()
+			if serr != nil || !st.Mode().IsRegular() {
+				t.Errorf("%v, %v is opened", st, serr)
+			}
+		} else if !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+		return err != nil
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -64,7 +65,11 @@ func Of(k *fetch.Kit) (string, error) {
 // secret is kept under must not have to build the Kit.
 func OfReference(ref string) (string, error) {
 	k := &fetch.Kit{Ref: ref, Source: fetch.Store}
-	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") || strings.HasPrefix(ref, "/") {
+	if checkout.Is(ref) {
+		k.Source = fetch.Git
+	} else if strings.HasPrefix(ref, "sha256:") {
+		k.Digest = digest.Digest(ref)
+	} else if fetch.IsPath(ref) {
 		k.Source = fetch.Directory
 		_, err := os.Stat(filepath.Join(ref, ocispec.ImageLayoutFile))
 		if err == nil {
@@ -80,8 +85,6 @@ func OfReference(ref string) (string, error) {
 			}
 			k.Source = fetch.Layout
 		}
-	} else if strings.HasPrefix(ref, "sha256:") {
-		return "", fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", ref)
 	}
 	return Of(k)
 }

@@ -3,7 +3,10 @@ package identity
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/kitbox-dev/kitbox/fetch"
 )
 
 func TestAKitIsItsRepositoryOrItsPlace(t *testing.T) {
@@ -22,6 +25,7 @@ func TestAKitIsItsRepositoryOrItsPlace(t *testing.T) {
 		"hub.example:5000/a/kit:1":    "repository hub.example:5000/a/kit",
 		"hub.example:5000/a/kit":      "repository hub.example:5000/a/kit",
 		"hub.example/kit@sha256:abcd": "repository hub.example/kit",
+		"sha256:abcd":                 "image sha256:abcd",
 		dir:                           "directory " + dir,
 		layout:                        "layout " + layout,
 		layout + ":1":                 "layout " + layout,
@@ -30,9 +34,18 @@ func TestAKitIsItsRepositoryOrItsPlace(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", ref, got, err, want)
 		}
 	}
-	for _, ref := range []string{filepath.Join(dir, "none"), "sha256:abcd"} {
+	for _, ref := range []string{filepath.Join(dir, "none"), "git+https://"} {
 		if got, err := OfReference(ref); err == nil {
 			t.Errorf("%s is %q", ref, got)
+		}
+	}
+	// A Kit in a repository is the same at every commit, fetched or not.
+	const repository = "git+https://hub.example/a/kits.git"
+	for _, ref := range []string{repository, repository + "#ref=v1", repository + "#ref=v2&dir=tool"} {
+		got, err := OfReference(ref)
+		want, werr := Of(&fetch.Kit{Ref: ref, Source: fetch.Git})
+		if err != nil || werr != nil || got != want || !strings.HasPrefix(got, "git ") || strings.Contains(got, "v1") || strings.Contains(got, "v2") {
+			t.Errorf("%s is %q, and %q when it is fetched; %v, %v", ref, got, want, err, werr)
 		}
 	}
 }

@@ -1,18 +1,15 @@
 package journal_test
 
 import (
-	"bufio"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/kitbox-dev/kitbox/internal/journal"
+	"github.com/kitbox-dev/kitbox/internal/killer"
 )
 
 // boots is the directory of a journal that this process, when it is set, writes boot
@@ -128,71 +125,23 @@ func TestALongJournalIsCutDownToWhatCounts(t *testing.T) {
 func TestAJournalSurvivesAKillWhileItIsCutDown(t *testing.T) {
 	dir := t.TempDir()
 	first := made(t, dir)
-	said, rewritten := 0, 0
-	for round := 0; round < 40 || rewritten == 0 && round < 400; round++ {
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), boots+"="+dir)
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
-		for range 200 { // at least one compaction
-			if !lines.Scan() {
-				t.Fatalf("round %d: the writer ended by itself", round)
-			}
-		}
-		killed := make(chan struct{})
-		go func() {
-			defer close(killed)
-			if round%2 == 0 {
-				time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
-			} else { // while a new one is written
-				for late := time.Now().Add(10 * time.Second); time.Now().Before(late); runtime.Gosched() {
-					if _, err := os.Lstat(filepath.Join(dir, ".tmp-"+journal.Name)); err == nil {
-						break
-					}
-				}
-			}
-			_ = c.Process.Kill()
-		}()
-		for {
-			said, _ = strconv.Atoi(lines.Text())
-			if !lines.Scan() {
-				break
-			}
-		}
-		<-killed
-		_ = c.Wait()
+	killer.Victim{Env: boots + "=" + dir, Dir: dir, Name: journal.Name, Lines: 200, Within: 3 * time.Millisecond}.Kill(t, 40, func(line string) {
+		said, _ := strconv.Atoi(line)
 		es, err := journal.Read(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		last, _ := strconv.Atoi(es[len(es)-1].Note)
 		if last < said || last > said+1 || es[0] != first[0] || !journal.Installed(es) || len(es) > 250 {
-			t.Fatalf("round %d: %d entries up to %d, and %d were said; installed: %v", round, len(es), last, said, journal.Installed(es))
+			t.Fatalf("%d entries up to %d, and %d were said; installed: %v", len(es), last, said, journal.Installed(es))
 		}
 		for i := 1; i < 50; i++ {
 			if n, _ := strconv.Atoi(es[len(es)-1-i].Note); n != last-i {
-				t.Fatalf("round %d: entry %d is missing", round, last-i)
+				t.Fatalf("entry %d is missing", last-i)
 			}
 		}
-		files, err := os.ReadDir(dir)
-		if err != nil || len(files) > 2 {
-			t.Fatalf("files: %v %v", files, err)
-		}
-		if len(files) == 2 { // what was not finished
-			rewritten++
-			if err := os.Remove(filepath.Join(dir, ".tmp-"+journal.Name)); err != nil {
-				t.Fatal(err)
-			}
-		}
+	})
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("files: %v %v", files, err)
 	}
-	if rewritten == 0 {
-		t.Error("no kill came in the middle of a compaction")
-	}
-	t.Logf("killed in the middle of a compaction: %d times", rewritten)
 }

@@ -2,15 +2,13 @@ package keeper
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kitbox-dev/kitbox/internal/killer"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/sandbox"
 )
@@ -114,48 +112,14 @@ func TestAHookLogSurvivesAKillWhileItIsCutDown(t *testing.T) {
 	if err := appendHookRun(dir, sandbox.HookRun{Kit: "k", Phase: string(plan.Runtime), Output: strings.Repeat("x", keptOutput)}); err != nil {
 		t.Fatal(err)
 	}
-	before, torn := 0, 0
-	for round := 0; round < 10 || torn == 0 && round < 100; round++ {
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), trimming+"="+dir)
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Read(make([]byte, 4)); err != nil {
-			t.Fatal(err)
-		}
-		tmp := filepath.Join(dir, ".tmp-"+HookLogName)
-		if round%2 == 0 {
-			time.Sleep(time.Duration(rand.IntN(40000)) * time.Microsecond) // some point of the cut
-		} else {
-			for late := time.Now().Add(10 * time.Second); !exists(tmp) && time.Now().Before(late); {
-				runtime.Gosched()
-			}
-		}
-		_ = c.Process.Kill()
-		_ = c.Wait()
+	before := 0
+	killer.Victim{Env: trimming + "=" + dir, Dir: dir, Name: HookLogName, Lines: 1, Within: 40 * time.Millisecond}.Kill(t, 10, func(string) {
 		newest := checkHookRuns(t, dir)
 		if newest < before {
-			t.Fatalf("round %d: the newest is %d, and was %d", round, newest, before)
+			t.Fatalf("the newest is %d, and was %d", newest, before)
 		}
 		before = newest
-		if os.Remove(tmp) == nil {
-			torn++
-		}
-	}
-	if torn == 0 {
-		t.Error("no kill came in the middle of a cut")
-	}
-	t.Logf("killed in the middle of a cut: %d times", torn)
-}
-
-func exists(name string) bool {
-	_, err := os.Lstat(name)
-	return err == nil
+	})
 }
 
 func TestALineOfTheHookLogThatWasCutShortIsLeftOut(t *testing.T) {

@@ -6,10 +6,9 @@ import (
 )
 
 // inherit counts as commands what is under way in the machine for callers of a keeper
-// that was killed, which only the guest knows of, until it has ended. It reports
-// whether there is any. A guest that lies keeps nobody but itself; one that does not
-// answer has none.
-func (k *Keeper) inherit() bool {
+// that was killed, which only the guest knows of, until it has ended. A guest that lies
+// keeps nobody but itself; one that does not answer has none.
+func (k *Keeper) inherit() {
 	ctx, cancel := context.WithCancel(context.Background())
 	number := make(chan int, 1)
 	over := make(chan struct{})
@@ -35,7 +34,7 @@ func (k *Keeper) inherit() bool {
 	}
 	if n == 0 {
 		cancel()
-		return false
+		return
 	}
 	k.log().Info("commands go on", "number", n)
 	k.count(n)
@@ -47,7 +46,6 @@ func (k *Keeper) inherit() bool {
 		case <-k.ended:
 		}
 	}()
-	return true
 }
 
 // count adds n to the commands that run.

@@ -1,16 +1,19 @@
 package kitset
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -146,6 +149,24 @@ func neutral(mediaType string) string {
 // maxStaged bounds a content file, in bytes: it is text for an agent.
 const maxStaged = 16 << 20
 
+// readStaged reads one of them. The directory may be one that a sandbox writes to: what
+// is no file by then, or grows without end, is [fs.ErrInvalid] and not waited for.
+func readStaged(root *os.Root, name string) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, cmp.Or(err, fs.ErrInvalid)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxStaged+1))
+	if len(data) > maxStaged {
+		return nil, fs.ErrInvalid
+	}
+	return data, err
+}
+
 // stage reads the files to stage from dir and makes the layer with the set's own
 // sources.
 func (im *image) stage(dir string, staged []content.Staged) error {
@@ -160,18 +181,16 @@ func (im *image) stage(dir string, staged []content.Staged) error {
 	}
 	defer root.Close()
 	for _, f := range staged {
-		st, err := root.Stat(filepath.FromSlash(f.From))
+		data, err := readStaged(root, filepath.FromSlash(f.From))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return fmt.Errorf("%s: there is no file %s beside the descriptor: %w", f.At, f.From, kiterr.ErrRefused)
+		case errors.Is(err, fs.ErrInvalid):
+			return fmt.Errorf("%s: %s is no file of at most %d bytes: %w", f.At, f.From, maxStaged, kiterr.ErrRefused)
 		case err != nil:
 			return fmt.Errorf("%s: %w: %w", f.At, err, kiterr.ErrRefused) // a link that leads out, for example
-		case !st.Mode().IsRegular() || st.Size() > maxStaged:
-			return fmt.Errorf("%s: %s is no file of at most %d bytes: %w", f.At, f.From, maxStaged, kiterr.ErrRefused)
 		}
-		if files[path.Base(f.To)], err = root.ReadFile(filepath.FromSlash(f.From)); err != nil {
-			return fmt.Errorf("%s: %w", f.At, err)
-		}
+		files[path.Base(f.To)] = data
 	}
 	im.own.data, im.own.diff, err = im.set.Layer(files)
 	return err

@@ -11,7 +11,6 @@ package kitset
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -103,7 +102,7 @@ func (a Assembler) Assemble(ctx context.Context, f *fetch.Fetcher, images *layou
 func authored(s fetch.SetSource) (spec.Descriptor, []content.Staged, error) {
 	none := spec.Descriptor{}
 	name := filepath.Join(s.Dir, s.File)
-	text, err := os.ReadFile(name)
+	text, err := authoring.Read(name)
 	if err != nil {
 		return none, nil, fmt.Errorf("reading %s: %w", name, err)
 	}

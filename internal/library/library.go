@@ -12,9 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -142,7 +140,7 @@ func (l *Library) Build(ctx context.Context, o sandbox.BuildOptions) (sandbox.Im
 		return sandbox.Image{}, fmt.Errorf("%s is an image already; build takes the directory of a Kit: %w", o.Dir, kiterr.ErrUnsupported)
 	}
 	for name := range o.Args {
-		if !contains(kit.BuildArgs, name) {
+		if !slices.Contains(kit.BuildArgs, name) {
 			return sandbox.Image{}, fmt.Errorf("kit %s has no build-phase arg %s; args of the create phase are given to run and create: %w", o.Dir, name, kiterr.ErrRefused)
 		}
 	}
@@ -187,19 +185,10 @@ func forPlatforms(f *fetch.Fetcher, platforms []string) error {
 // local turns the name of something that is there into one that is never looked
 // up in the store: what is built is always a file or directory.
 func local(dir string) string {
-	if _, err := os.Stat(dir); err != nil || filepath.IsAbs(dir) || dir == "." || dir == ".." || strings.HasPrefix(dir, "./") || strings.HasPrefix(dir, "../") {
+	if _, err := os.Stat(dir); err != nil || fetch.IsPath(dir) {
 		return dir
 	}
 	return "./" + dir
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
 }
 
 // CreateBase implements [sandbox.ImageStore].

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -25,7 +26,12 @@ const maxGitConfig = 1 << 20
 // gitWarnings finds settings of the repository in dir that lead git to files which
 // the sandbox can write although the configuration itself is protected.
 func gitWarnings(dir string) (out []string) {
-	f, err := os.OpenInRoot(dir, ".git/config")
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	f, err := root.OpenFile(".git/config", os.O_RDONLY|syscall.O_NONBLOCK, 0) // a sandbox may have made it a pipe
 	if err != nil {
 		return nil
 	}

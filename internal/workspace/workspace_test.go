@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kitbox-dev/kitbox/internal/juggler"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -158,4 +161,24 @@ func TestSettingsThatLeadElsewhereAreWarnedOf(t *testing.T) {
 	if got := strings.Join(Warnings(p), "\n"); !strings.Contains(got, ".husky") || !strings.Contains(got, "includes") {
 		t.Error(got)
 	}
+}
+
+// A sandbox of a directory without a repository can make one there, of pipes. Who starts
+// the next does not wait for a writer.
+func TestAConfigurationOfGitThatIsAPipeIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, ".git"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config, pipe := filepath.Join(dir, ".git/config"), filepath.Join(dir, "pipe")
+	if err := errors.Join(os.WriteFile(config, []byte("[core]\n\thooksPath = h\n"), 0o600), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	juggler.Exchange(t, config, pipe, func() bool {
+		out := gitWarnings(dir)
+		if len(out) > 0 && !strings.Contains(out[0], "core.hooksPath") {
+			t.Errorf("%q", out)
+		}
+		return len(out) == 0
+	})
 }

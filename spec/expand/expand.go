@@ -158,13 +158,6 @@ func Document(doc jsontext.Value, phase Phase, args map[string]spec.Arg, values 
 	return out, errors.Join(e.errs...)
 }
 
-// EnvValue expands the environment references of one string value.
-func EnvValue(s string, env map[string]string) (string, error) {
-	e := expander{env: env, scope: spec.ScopeEnv}
-	out := e.text("value", s)
-	return out, errors.Join(e.errs...)
-}
-
 func expandArgs(d spec.Descriptor, values map[string]string, phase Phase) (spec.Descriptor, error) {
 	return expandWith(d, expander{phase: phase, args: d.Args, values: values, scope: spec.ScopeArgs, typed: true})
 }

@@ -24,18 +24,18 @@ func TestALogThatCannotBeWrittenIsAProblem(t *testing.T) {
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k,mode=700"); err != nil {
 		t.Fatal(err)
 	}
+	// Before the sandbox is removed, which has to remove the directory.
+	t.Cleanup(func() {
+		kitbox(t, "stop", "full")
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // fails where it did not come to that
+		_ = unix.Unmount(disk, unix.MNT_DETACH)
+	})
 	if out, err := exec.Command("cp", "-a", dir+"/.", disk).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v, %s", err, out)
 	}
 	if err := unix.Mount(disk, dir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	// Before the sandbox is removed, which has to remove the directory.
-	uncover := func() { _ = unix.Unmount(dir, unix.MNT_DETACH); _ = unix.Unmount(disk, unix.MNT_DETACH) }
-	t.Cleanup(func() {
-		kitbox(t, "stop", "full")
-		uncover()
-	})
 	ok(t, "start", "full")
 
 	problems := func() string { return ok(t, "status", "full") }

@@ -177,16 +177,7 @@ func TestRecreateBuildsWithTheNetworkThatWasConsentedTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
+	defer l.Close() // the kernel connects whoever comes
 	step := func(n string) string {
 		return fmt.Sprintf("  RUN bash -c 'echo > /dev/tcp/127.0.0.1/%d' && echo step %s > /home/agent/step\n", l.Addr().(*net.TCPAddr).Port, n)
 	}

@@ -261,3 +261,17 @@ func starve(t *testing.T) {
 type half struct{ net.Conn }
 
 func (h half) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
+
+func TestARequestThatNothingEndsCannotBeRevoked(t *testing.T) {
+	var p Proof
+	p.Revoke()
+	if p.Revoked() || !p.Hold("svc") {
+		t.Error("it is revoked")
+	}
+	q := NewProof(nil)
+	q.Revoke()
+	q.Revoke()
+	if !q.Revoked() {
+		t.Error("it is not revoked")
+	}
+}

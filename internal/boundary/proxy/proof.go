@@ -119,8 +119,13 @@ func (p *Proof) Revoked() bool {
 	}
 }
 
-// Revoke says that the request may not go on. It can be called more than once.
-func (p *Proof) Revoke() { p.once.Do(func() { close(p.revoked) }) }
+// Revoke says that the request may not go on. It can be called more than once, and does
+// nothing to one that nothing ends.
+func (p *Proof) Revoke() {
+	if p.revoked != nil {
+		p.once.Do(func() { close(p.revoked) })
+	}
+}
 
 // holds returns the credentials with whose grant the request ends.
 func (p *Proof) holds() []string {

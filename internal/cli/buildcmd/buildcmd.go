@@ -153,11 +153,11 @@ root filesystem of your own is given.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Ref, "ref", "", "`REF` of the image (default: the one that the examples build on)")
+	f.StringVarP(&o.Ref, "tag", "t", "", "name the image `REF` in the store (default: as the examples have it)")
 	f.StringVar(&o.Mirror, "mirror", "", "`URL` of the mirror (default: the one this machine uses)")
 	f.StringVar(&o.Suite, "suite", "", "`RELEASE` to install, such as bookworm (default: this machine's)")
 	f.StringVar(&o.Rootfs, "from-rootfs", "", "take this `DIR` or tar instead of installing anything")
-	f.BoolVar(&o.Force, "force", false, "make it again although it is there")
+	f.BoolVarP(&o.Force, "force", "f", false, "make it again although it is there")
 	option.QuietVar(cmd, &quiet, "no progress on stderr")
 	return cmd
 }

@@ -59,22 +59,22 @@ const PassthroughHelp = "consent to Kits that want tokens of an OAuth server ins
 func (m *Options) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&m.name, "name", "", "`NAME` of the sandbox (default: made up from the workload's name)")
-	option.Repeated(cmd, &m.kits, "kit", "", "add another `KIT`: a directory or an image (repeatable)")
-	option.Repeated(cmd, &m.args, "arg", "", "`NAME=VALUE` for the arg NAME of the Kits that declare it (repeatable)")
-	option.Repeated(cmd, &m.env, "env", "", "`NAME=VALUE` for the variable NAME of the sandbox (repeatable)")
+	option.KitVar(cmd, &m.kits)
+	option.ArgVar(cmd, &m.args)
+	option.EnvVar(cmd, &m.env)
 	option.Repeated(cmd, &m.routes, "route", "", "make the allowed host NAME dial another address; `NAME=ADDR:PORT` (repeatable)")
 	option.BuildNetworkVar(cmd, &m.build)
 	option.PullVar(cmd, &m.pull, "missing")
 	m.lock.Flags(cmd)
 	f.BoolVar(&m.deny, "deny-all", false, "let Kits reach nothing without --approve or a rule of yours")
 	f.BoolVar(&m.assent, "approve", false, "consent to all that Kits ask to reach")
-	f.Float64Var(&m.cpus, "cpus", 0, "cores that the sandbox gets, whatever its Kits ask for")
-	f.StringVar(&m.memory, "memory", "", "memory that it gets, swap included, e.g. 512m or 2g")
-	f.Int64Var(&m.pids, "pids", 0, "how many processes and threads it may have")
-	f.StringVar(&m.disk, "disk", "", "how much it may write outside volumes, mounts and the workspace, such as 10g")
+	f.Float64Var(&m.cpus, "cpus", 0, "`NUMBER` of cores that the sandbox gets, whatever its Kits ask for")
+	f.StringVar(&m.memory, "memory", "", "`SIZE` of the memory that it gets, swap included, such as 512m or 2g")
+	f.Int64Var(&m.pids, "pids", 0, "`NUMBER` of processes and threads that it may have")
+	f.StringVar(&m.disk, "disk", "", "`SIZE` of what it may write outside volumes, mounts and the workspace")
 	f.BoolVar(&m.privileged, "allow-privileged", false, "consent to Kits that ask for privileged@1")
 	f.BoolVar(&m.passthrough, "allow-passthrough", false, PassthroughHelp)
-	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this long without a session; 0 means never")
+	f.DurationVar(&m.idle, "idle-timeout", sandbox.DefaultIdle, "stop it after this `TIME` without a session; 0 means never")
 	f.BoolVar(&m.clone, "clone", false, "make the workspace a clone of the Git repository PATH: what is committed\nthere and nothing else")
 	f.StringVar(&m.mode, "workspace-mode", "", "`MODE` of the workspace: host (PATH itself, the default with PATH), cloned,\ninternal (a directory of the sandbox, the default without), or none")
 	f.BoolVar(&m.readOnly, "workspace-ro", false, "keep the sandbox from writing to PATH")
@@ -89,8 +89,8 @@ func (m *Options) Flags(cmd *cobra.Command) {
 
 // Read is what was asked for; kit and workspace come from the arguments. With
 // a lock kit may be empty, and a single argument that is none of its Kits is the
-// workspace.
-func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.CreateOptions, error) {
+// workspace. lookup tells the variables of this program.
+func (m *Options) Read(cmd *cobra.Command, lookup func(string) (string, bool), kit, workspace string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{Name: m.name, Driver: m.driver, DenyAll: m.deny, Approve: m.assent}
 	l, err := m.lock.Read(cmd)
 	if err != nil {
@@ -121,7 +121,7 @@ func (m *Options) Read(cmd *cobra.Command, kit, workspace string) (sandbox.Creat
 	if o.Args, err = option.Pairs(cmd, "--arg", m.args); err != nil {
 		return o, err
 	}
-	if o.Env, err = option.Variables(cmd, m.env); err != nil {
+	if o.Env, err = option.Variables(cmd, option.Own(lookup, m.env)); err != nil {
 		return o, err
 	}
 	if cmd.Flags().Changed("cpus") && !(m.cpus > 0 && !math.IsInf(m.cpus, 0)) || cmd.Flags().Changed("pids") && m.pids <= 0 {

@@ -77,7 +77,7 @@ is a comment. -e comes over it.`,
 				c.Args = c.Args[1:]
 			}
 			c.User = user
-			c.Env = own(e, c.Env)
+			c.Env = option.Own(e.Lookup, c.Env)
 			if _, err := option.Variables(cmd, c.Env); err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ is a comment. -e comes over it.`,
 	s.Flags(cmd, false)
 	cmd.Flags().StringVarP(&user, "user", "u", "", "run as `USER[:GROUP]` (default: the image's user)")
 	cmd.Flags().StringVarP(&c.Dir, "workdir", "w", "", "run in `DIR` (default: the workspace)")
-	option.Repeated(cmd, &c.Env, "env", "e", "set a variable, `NAME=VALUE`, or NAME to its value here (repeatable)")
+	option.EnvVar(cmd, &c.Env)
 	option.Repeated(cmd, &files, "env-file", "", "set the variables of `FILE` (repeatable)")
 	cmd.Flags().BoolVarP(&alone, "detach", "d", false, "let it run on, and print its id")
 	return cmd
@@ -126,22 +126,6 @@ type notDoneError struct{ err error }
 
 func (e *notDoneError) Error() string        { return e.err.Error() }
 func (e *notDoneError) Is(target error) bool { return target == kiterr.ErrCannotExec }
-
-// own gives variables that are named without a value those of this program, and
-// leaves out what it does not have. One that is set to nothing is had.
-func own(e *world.Env, vars []string) (out []string) {
-	for _, kv := range vars {
-		if !strings.Contains(kv, "=") && option.IsVariable(kv) {
-			v, set := e.Lookup(kv)
-			if !set {
-				continue
-			}
-			kv += "=" + v
-		}
-		out = append(out, kv)
-	}
-	return out
-}
 
 // envFile reads variables, one a line.
 func envFile(e *world.Env, file string) ([]string, error) {

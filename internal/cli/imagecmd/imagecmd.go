@@ -110,7 +110,7 @@ func imageInspect(e *world.Env) *cobra.Command {
 
 func imageRemove(e *world.Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm NAME…",
+		Use:   "rm NAME...",
 		Short: "Take names out of the store",
 		Long: `Takes names out of the store. What they stood for stays until 'kitbox image
 prune'; sandboxes that exist keep what they need in any case.`,
@@ -150,7 +150,7 @@ func imageNames(e *world.Env) cobra.CompletionFunc {
 
 func imagePrune(e *world.Env) *cobra.Command {
 	var (
-		grace  time.Duration
+		keep   time.Duration
 		asJSON bool
 	)
 	cmd := &cobra.Command{
@@ -158,14 +158,14 @@ func imagePrune(e *world.Env) *cobra.Command {
 		Short: "Delete what no name, build record or sandbox leads to",
 		Args:  argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := option.NotNegative(cmd, "grace", grace); err != nil {
+			if err := option.NotNegative(cmd, "keep-duration", keep); err != nil {
 				return err
 			}
 			m, err := sandbox.ManageImages(e.Images)
 			if err != nil {
 				return err
 			}
-			p, err := m.PruneImages(cmd.Context(), grace)
+			p, err := m.PruneImages(cmd.Context(), keep)
 			if err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func imagePrune(e *world.Env) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&grace, "grace", time.Hour, "keep what was used within this time; it has to be longer than any build or pull that runs")
+	option.KeepVar(cmd, &keep)
 	option.JSONVar(cmd, &asJSON)
 	return cmd
 }

@@ -95,7 +95,7 @@ there is one. What has arrived when it is interrupted is not transferred again.`
 func imageSave(e *world.Env) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use:   "save [options] REF…",
+		Use:   "save [options] REF...",
 		Short: "Write images as the tar of an OCI image layout",
 		Long: `Writes images of the store, with the platforms that are there, as a tar that image
 load, docker load, skopeo (oci-archive, docker-archive) and crane read.`,

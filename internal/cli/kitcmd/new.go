@@ -64,7 +64,7 @@ store, and becomes one Kit of them: put the right references in, and "kitbox bui
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the directory to write into (default: NAME)")
+	cmd.Flags().StringVar(&dir, "dir", "", "the directory `DIR` to write into (default: NAME)")
 	return cmd
 }
 

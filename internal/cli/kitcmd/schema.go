@@ -60,7 +60,7 @@ written without its namespace.`,
 			return fmt.Errorf("%s is not a well-known capability type; see %q: %w", output.Printable(args[0]), cmd.CommandPath()+" --list", kiterr.ErrNotFound)
 		},
 	}
-	cmd.Flags().BoolVar(&list, "list", false, "list the well-known capability types")
+	cmd.Flags().BoolVarP(&list, "list", "l", false, "list the well-known capability types")
 	return cmd
 }
 

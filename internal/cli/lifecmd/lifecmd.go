@@ -44,7 +44,7 @@ func Stop(e *world.Env) *cobra.Command {
 		},
 	}
 	quietFlag(cmd)
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long processes get between TERM and KILL")
+	graceFlag(cmd, &grace)
 	return cmd
 }
 
@@ -73,6 +73,10 @@ func atLeastOneName(cmd *cobra.Command, args []string) error {
 
 func quietFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolP("quiet", "q", false, "do not print the names")
+}
+
+func graceFlag(cmd *cobra.Command, v *time.Duration) {
+	cmd.Flags().DurationVar(v, "grace", 10*time.Second, "`TIME` that processes get between TERM and KILL")
 }
 
 // each does f to every named sandbox, whatever became of the ones before, and
@@ -145,6 +149,6 @@ that is stopped is started. When that fails the error says that it is down.`,
 	}
 	quietFlag(cmd)
 	option.JSONVar(cmd, &asJSON)
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long processes get between TERM and KILL")
+	graceFlag(cmd, &grace)
 	return cmd
 }

@@ -74,7 +74,7 @@ granted (status 3, with what is new), unless --approve is given.`,
 			if o.Args, err = option.Pairs(cmd, "--arg", args); err != nil {
 				return err
 			}
-			if o.Env, err = option.Variables(cmd, env); err != nil {
+			if o.Env, err = option.Variables(cmd, option.Own(e.Lookup, env)); err != nil {
 				return err
 			}
 			sb, err := e.Runtime.Open(cmd.Context(), rest[0])
@@ -96,9 +96,9 @@ granted (status 3, with what is new), unless --approve is given.`,
 	}
 	lock.Flags(cmd)
 	f := cmd.Flags()
-	option.Repeated(cmd, &kits, "kit", "", "add another Kit to KIT (repeatable)")
-	option.Repeated(cmd, &args, "arg", "", "`N=VALUE` for the arg N (repeatable)")
-	option.Repeated(cmd, &env, "env", "", "`N=VALUE` for the variable N (repeatable)")
+	option.KitVar(cmd, &kits)
+	option.ArgVar(cmd, &args)
+	option.EnvVar(cmd, &env)
 	option.PullVar(cmd, &when, "always")
 	option.BuildNetworkVar(cmd, &net)
 	f.Lookup("build-network").Usage += " (default: as when the\nsandbox was made; for a KIT and a lock that it was not made of: none)"

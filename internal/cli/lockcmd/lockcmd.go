@@ -37,7 +37,7 @@ Directories are written relative to the file. What a directory is built to depen
 on the platform; Kits of a registry do not.`,
 		Example: `  kitbox lock ghcr.io/me/kits/shell:1 --kit ghcr.io/me/kits/gh:2
   kitbox run --locked .
-  kitbox lock --file - ./hello | jq .surface`,
+  kitbox lock -o - ./hello | jq .surface`,
 		Args: argument.One("KIT"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o := sandbox.CreateOptions{Kits: append([]string{a[0]}, kits...), Pull: when}
@@ -70,9 +70,9 @@ on the platform; Kits of a registry do not.`,
 		},
 	}
 	f := cmd.Flags()
-	option.Repeated(cmd, &kits, "kit", "", "add another `KIT` (repeatable)")
-	option.Repeated(cmd, &args, "arg", "", "`NAME=VALUE` for the arg NAME (repeatable)")
-	f.StringVarP(&file, "file", "f", lockfile.Name, "write `FILE`; - is stdout")
+	option.KitVar(cmd, &kits)
+	option.ArgVar(cmd, &args)
+	f.StringVarP(&file, "output", "o", lockfile.Name, "write to `FILE`; - is stdout")
 	option.PullVar(cmd, &when, "always")
 	option.BuildNetworkVar(cmd, &net)
 	option.QuietVar(cmd, &quiet, "no progress on stderr")
@@ -150,7 +150,7 @@ given. Sandboxes that exist do not change; recreate makes them anew.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&file, "file", "f", lockfile.Name, "the `FILE` of the lock")
+	f.StringVar(&file, "lock", lockfile.Name, "renew the lock `FILE`")
 	f.BoolVar(&approve, "approve", false, "approve what the Kits ask for that they did not before")
 	f.BoolVarP(&dry, "dry-run", "n", false, "show what is new and write nothing")
 	option.BuildNetworkVar(cmd, &net)

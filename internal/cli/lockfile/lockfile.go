@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -81,8 +82,14 @@ func Write(name string, l *sandbox.Lock) error {
 }
 
 // Read reads the lock in the file name. One that is not there is [kiterr.ErrNotFound].
+// A pipe is read if the caller names it; under the usual name it is whoever can write
+// the directory, such as a sandbox, who made one, and it is [kiterr.ErrRefused].
 func Read(name string) (*sandbox.Lock, error) {
-	f, err := os.Open(name)
+	how := os.O_RDONLY
+	if name == Name {
+		how |= syscall.O_NONBLOCK // no writer is waited for
+	}
+	f, err := os.OpenFile(name, how, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no %s: 'kitbox lock KIT' writes one: %w", name, kiterr.ErrNotFound)
 	}
@@ -90,6 +97,9 @@ func Read(name string) (*sandbox.Lock, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err == nil && !st.Mode().IsRegular() && name == Name {
+		return nil, fmt.Errorf("%s is not a regular file: 'kitbox lock KIT' writes one: %w", name, kiterr.ErrRefused)
+	}
 	l, err := sandbox.DecodeLock(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

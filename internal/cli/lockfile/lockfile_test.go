@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/sandbox"
@@ -147,5 +149,29 @@ func TestADirectoryIsFoundHoweverItIsSpelled(t *testing.T) {
 		if got, ok := Spelled(l, ref); ok || got != ref {
 			t.Errorf("%s: %s, %v", ref, got, ok)
 		}
+	}
+}
+
+// A sandbox that has the directory as its workspace can make the lock there a pipe.
+func TestALockThatIsAPipeIsReadOnlyIfItIsNamed(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{Name, "named"} {
+		if err := unix.Mkfifo(name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { _, err := Read(Name); ended <- err }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), Name) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it is waited for")
+	}
+	go func() { _ = os.WriteFile("named", []byte(`{"version": 0}`), 0) }() // ends with the reader
+	if _, err := Read("named"); err == nil || !strings.Contains(err.Error(), "its version is 0") {
+		t.Error(err)
 	}
 }

@@ -84,7 +84,7 @@ func Version(e *world.Env) *cobra.Command {
 func Prune(e *world.Env) *cobra.Command {
 	var (
 		asJSON bool
-		age    time.Duration
+		keep   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "prune",
@@ -95,10 +95,10 @@ and no sandbox refers to. All other sandboxes, volumes and host mounts stay.`,
 		Example: `  kitbox prune`,
 		Args:    argument.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if age <= 0 {
-				return argument.Mistake(cmd, "--age takes a time such as 1h")
+			if keep <= 0 {
+				return argument.Mistake(cmd, "--keep-duration takes a time such as 1h")
 			}
-			done, err := sandbox.Prune(cmd.Context(), e.Runtime, sandbox.PruneOptions{Age: age})
+			done, err := sandbox.Prune(cmd.Context(), e.Runtime, sandbox.PruneOptions{Age: keep})
 			if err != nil {
 				return err
 			}
@@ -110,6 +110,6 @@ and no sandbox refers to. All other sandboxes, volumes and host mounts stay.`,
 		},
 	}
 	option.JSONVar(cmd, &asJSON)
-	cmd.Flags().DurationVar(&age, "age", time.Hour, "spare what was used this recently; no build or pull may take longer")
+	option.KeepVar(cmd, &keep)
 	return cmd
 }

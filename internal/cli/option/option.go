@@ -24,6 +24,26 @@ func BuildNetworkVar(cmd *cobra.Command, v *string) {
 	cmd.Flags().StringVar(v, "build-network", "none", "the `NET` that RUN steps reach while a Kit is built: none, public, or\nhost, which is all that this machine reaches")
 }
 
+// KeepVar adds --keep-duration, preset to an hour.
+func KeepVar(cmd *cobra.Command, v *time.Duration) {
+	cmd.Flags().DurationVar(v, "keep-duration", time.Hour, "spare what was used within this `TIME`; no build or pull may\ntake longer")
+}
+
+// KitVar adds --kit.
+func KitVar(cmd *cobra.Command, v *[]string) {
+	Repeated(cmd, v, "kit", "", "add another `KIT`: a directory or an image (repeatable)")
+}
+
+// ArgVar adds --arg, whose values [Pairs] reads.
+func ArgVar(cmd *cobra.Command, v *[]string) {
+	Repeated(cmd, v, "arg", "", "`NAME=VALUE` for the arg NAME of the Kits that declare it (repeatable)")
+}
+
+// EnvVar adds --env, whose values [Variables] reads.
+func EnvVar(cmd *cobra.Command, v *[]string) {
+	Repeated(cmd, v, "env", "e", "set a variable, `NAME=VALUE`, or NAME to its value here (repeatable)")
+}
+
 // PullVar adds --pull with a preset.
 func PullVar(cmd *cobra.Command, v *string, preset string) {
 	cmd.Flags().StringVar(v, "pull", preset, "`WHEN` registries are asked: always, missing or never")
@@ -97,7 +117,24 @@ func Pairs(cmd *cobra.Command, flag string, list []string) (map[string]string, e
 	return m, nil
 }
 
-// Variables are the pairs of --env.
+// Own gives the variables of list that are named without a value those of this program,
+// which lookup tells, and leaves out what it does not have. One that is set to nothing
+// is had.
+func Own(lookup func(string) (string, bool), list []string) (out []string) {
+	for _, kv := range list {
+		if !strings.Contains(kv, "=") && IsVariable(kv) {
+			v, set := lookup(kv)
+			if !set {
+				continue
+			}
+			kv += "=" + v
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// Variables are the pairs of --env, all with a value: see [Own].
 func Variables(cmd *cobra.Command, list []string) (map[string]string, error) {
 	m, err := Pairs(cmd, "--env", list)
 	for name := range m {

@@ -71,10 +71,10 @@ dialled: private ones need a rule that spells them.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&q.Phase, "phase", "runtime", "install or runtime")
+	cmd.Flags().StringVar(&q.Phase, "phase", "runtime", "the `PHASE` it is in: install or runtime")
 	cmd.Flags().BoolVar(&udp, "udp", false, "judge a datagram")
-	cmd.Flags().StringVar(&q.Method, "method", "", "judge a request with this method (GET if only --path is given)")
-	cmd.Flags().StringVar(&q.Path, "path", "", "judge a request for this path, without its query (/ if only --method is given)")
+	cmd.Flags().StringVar(&q.Method, "method", "", "judge a request with this `METHOD` (GET if only --path is given)")
+	cmd.Flags().StringVar(&q.Path, "path", "", "judge a request for this `PATH`, without its query (/ if only --method is given)")
 	option.JSONVar(cmd, &asJSON)
 	return cmd
 }

@@ -108,8 +108,8 @@ func policyAdd(e *world.Env, name string, allow bool, phase, short, long, exampl
 			return nil
 		},
 	}
-	r.flags(cmd, phase, "when the rule holds: install, runtime or both")
-	option.Repeated(cmd, &methods, "method", "", "only HTTP requests with the method `M`, or ANY (repeatable)")
+	r.flags(cmd, phase, "the `PHASE` in which the rule holds: install, runtime or both")
+	option.Repeated(cmd, &methods, "method", "", "only HTTP requests with this `METHOD`, or ANY (repeatable)")
 	option.Repeated(cmd, &paths, "path", "", "only HTTP requests for paths like `GLOB`; needs --method (repeatable)")
 	return cmd
 }
@@ -145,7 +145,7 @@ nothing allows any more are cut before the command returns.`,
 			return err
 		},
 	}
-	r.flags(cmd, "both", "only rules of this phase: install, runtime or both")
+	r.flags(cmd, "both", "only rules of this `PHASE`: install, runtime or both")
 	return cmd
 }
 

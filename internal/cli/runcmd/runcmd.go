@@ -64,7 +64,7 @@ the sandbox is kept.`,
 			if command && len(rest) == 0 {
 				return argument.Mistake(cmd, "--exec needs a command after --")
 			}
-			o, err := m.Read(cmd, kit, path)
+			o, err := m.Read(cmd, e.Lookup, kit, path)
 			if err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func kitPathArgs(cmd *cobra.Command, args []string) (kit, path string, rest []st
 
 // withoutCommand reads the options and KIT [PATH] of a command that runs none; instead
 // is said when one is given.
-func withoutCommand(cmd *cobra.Command, m *creation.Options, args []string, instead string) (sandbox.CreateOptions, error) {
+func withoutCommand(cmd *cobra.Command, e *world.Env, m *creation.Options, args []string, instead string) (sandbox.CreateOptions, error) {
 	kit, path, rest, err := kitPathArgs(cmd, args)
 	if err == nil && len(rest) > 0 {
 		err = argument.Mistake(cmd, "%s", instead)
@@ -121,7 +121,7 @@ func withoutCommand(cmd *cobra.Command, m *creation.Options, args []string, inst
 	if err != nil {
 		return sandbox.CreateOptions{}, err
 	}
-	return m.Read(cmd, kit, path)
+	return m.Read(cmd, e.Lookup, kit, path)
 }
 
 // created makes a sandbox, and shows unless quiet what it does, what the Kits are
@@ -214,7 +214,7 @@ name of the sandbox.`,
 		Example: `  kitbox create --name t ./examples/hello --kit ./examples/tool
   kitbox exec t -- cat /time.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := withoutCommand(cmd, &m, args, "create starts no command; use run, or exec afterwards")
+			o, err := withoutCommand(cmd, e, &m, args, "create starts no command; use run, or exec afterwards")
 			if err != nil {
 				return err
 			}
@@ -241,7 +241,7 @@ func Plan(e *world.Env) *cobra.Command {
 		Example: `  kitbox plan ./examples/hello --kit ./examples/tool
   kitbox plan --json ./examples/hello | jq .network`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := withoutCommand(cmd, &m, args, "plan takes no command")
+			o, err := withoutCommand(cmd, e, &m, args, "plan takes no command")
 			if err != nil {
 				return err
 			}

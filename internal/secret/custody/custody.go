@@ -72,6 +72,8 @@ func scopeOf(r sandbox.SecretRef) (vault.Scope, error) {
 			return vault.Scope{}, err
 		}
 		return vault.Scope{Kind: vault.Sandbox, Name: r.Sandbox}, nil
+	case strings.HasPrefix(r.Kit, "sha256:"):
+		return vault.Scope{}, fmt.Errorf("kit %s: a secret for it would be for this one image; name its repository", r.Kit)
 	case r.Kit != "":
 		name, err := identity.OfReference(r.Kit)
 		return vault.Scope{Kind: vault.Kit, Name: name}, err

@@ -41,6 +41,18 @@ func TestASecretIsTakenNamedAndForgotten(t *testing.T) {
 	}
 }
 
+// One image is not a Kit: its next version would be without the secret.
+func TestASecretIsForNoSingleImage(t *testing.T) {
+	c := New(vault.Open(Dir(t.TempDir())), func() error { return nil })
+	err := c.SetSecret(t.Context(), sandbox.SecretRef{Service: "github", Kit: "sha256:" + strings.Repeat("0", 64)}, sandbox.SecretInput{Source: "stdin", Value: strings.NewReader("hush")})
+	if err == nil || !strings.Contains(err.Error(), "name its repository") {
+		t.Error(err)
+	}
+	if list, err := c.Secrets(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
 func TestAnImportKeepsAllOrNothing(t *testing.T) {
 	c := New(vault.Open(Dir(t.TempDir())), func() error { return nil })
 	ctx := t.Context()

@@ -92,8 +92,6 @@ func walk(ctx context.Context, src *Store, desc ocispec.Descriptor, been visits,
 			return nil
 		}
 		been[desc.Digest] = true
-	}
-	if IsIndex(desc.MediaType) || IsManifest(desc.MediaType) {
 		doc, err := src.named(ctx, desc)
 		if err != nil {
 			return err

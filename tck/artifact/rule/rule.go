@@ -75,9 +75,6 @@ type Judgement struct {
 	Verdicts []tck.Verdict
 }
 
-// Failed reports whether something binding is broken.
-func (j *Judgement) Failed() bool { return tck.Failed(j.Verdicts) }
-
 // Keep names the files whose content the rules look at.
 func Keep(name string) bool { return keep(name) }
 

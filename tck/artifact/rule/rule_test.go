@@ -29,27 +29,10 @@ func FuzzJudge(f *testing.F) {
 	f.Add(`{"schemaVersion":"3","kind":"workload","capabilities":[{"type":"com.docker.sandbox/sbx@1"},{"type":"com.docker.sandbox/agent-skill@1","config":{"path":"/s"}}]}`, setText, "", "x")
 	f.Add(`{"schemaVersion":"3","kind":"workload","kits":[{"ref":"r.example/a:1"},{"ref":"r.example/a:1"}]}`, "{", setText, "---\n---\n")
 	f.Fuzz(func(t *testing.T, text, first, second, skill string) {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for _, file := range []struct{ name, data string }{
+		im := image(t, text, []file{
 			{"usr/share/sandbox/kit/a/kit.yaml", first}, {"usr/share/sandbox/kit/b/kit.yaml", second},
 			{"usr/share/sandbox/kit/own/kit.yaml", text}, {"usr/share/sandbox/kit/own/kit.dockerfile", skill}, {"s/SKILL.md", skill}, {"etc/passwd", first},
-		} {
-			if err := w.WriteHeader(&tar.Header{Name: file.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(file.data))}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.Write([]byte(file.data)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		files := &tree.Tree{Keep: rule.Keep, Hash: true}
-		if err := files.Add(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
-		im := &rule.Image{Platform: "linux/amd64", Files: files, Layers: files, Manifest: ocispec.Manifest{Annotations: map[string]string{annotation.Descriptor: text}}}
+		})
 		out := rule.Judge(&rule.Subject{Images: []*rule.Image{im}})
 		failed := false
 		for _, v := range out.Verdicts {
@@ -89,48 +72,22 @@ func TestLayersOfTheSamePlatform(t *testing.T) {
 }
 
 // TestHostileSetsAreJudged lists and stages as many Kits as are told apart, and
-// one more, with as many entries as a descriptor holds.
+// one more, with as many entries as a descriptor holds. Twice as many take some four
+// times as long; the bound is what nobody would wait for with a thousand.
 func TestHostileSetsAreJudged(t *testing.T) {
+	took := map[int]time.Duration{}
 	for _, c := range []struct {
 		kits int
 		want tck.Outcome
-	}{{200, tck.Pass}, {300, tck.Warn}} {
-		var list, entries, offers []string
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		stage := func(stem, text string) {
-			if err := w.WriteHeader(&tar.Header{Name: "usr/share/sandbox/kit/" + stem + "/kit.yaml", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(text))}); err != nil {
-				t.Fatal(err)
+	}{{100, tck.Pass}, {200, tck.Pass}, {300, tck.Warn}} {
+		im := hostileSet(t, c.kits)
+		var out *rule.Judgement
+		for n := range 3 { // the best of which a busy machine spoils least
+			begin := time.Now()
+			out = rule.Judge(&rule.Subject{Images: []*rule.Image{im}})
+			if d := time.Since(begin); n == 0 || d < took[c.kits] {
+				took[c.kits] = d
 			}
-			if _, err := w.Write([]byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for n := range c.kits {
-			var own []string
-			for e := range 10 {
-				entry := fmt.Sprintf(`{"type":"x.example/y@1","config":{"n":%d}`, n*10+e)
-				own = append(own, entry+"}")
-				entries = append(entries, fmt.Sprintf(`%s,"source":{"kit":"r.example/k%d:1","path":"capabilities[%d]"}}`, entry, n, e))
-			}
-			offers = append(offers, fmt.Sprintf(`"k%d@1"`, n))
-			list = append(list, fmt.Sprintf(`{"ref":"r.example/k%d:1","digest":"sha256:%064d"}`, n, n))
-			stage(fmt.Sprintf("s%d", n), fmt.Sprintf(`{"schemaVersion":"3","kind":"mixin","provides":["k%d@1"],"capabilities":[%s]}`, n, strings.Join(own, ",")))
-		}
-		text := `{"schemaVersion":"3","kind":"mixin","provides":[` + strings.Join(offers, ",") + `],"capabilities":[` + strings.Join(entries, ",") + `],"kits":[` + strings.Join(list, ",") + `]}`
-		stage("own", text)
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		files := &tree.Tree{Keep: rule.Keep, Hash: true}
-		if err := files.Add(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
-		im := &rule.Image{Platform: "linux/amd64", Files: files, Layers: files, Manifest: ocispec.Manifest{Annotations: map[string]string{annotation.Descriptor: text}}}
-		begin := time.Now()
-		out := rule.Judge(&rule.Subject{Images: []*rule.Image{im}})
-		if d := time.Since(begin); d > 20*time.Second {
-			t.Errorf("%d Kits took %v", c.kits, d)
 		}
 		for _, v := range out.Verdicts {
 			if v.Statement == "SPEC-v3 §10/merged-set-sources-told-apart" && v.Outcome != c.want {
@@ -141,4 +98,53 @@ func TestHostileSetsAreJudged(t *testing.T) {
 			}
 		}
 	}
+	t.Logf("%v", took)
+	if took[200] > 16*took[100] {
+		t.Errorf("twice as many Kits take %v instead of %v", took[200], took[100])
+	}
+}
+
+// hostileSet is the image of a set of so many Kits.
+func hostileSet(t *testing.T, kits int) *rule.Image {
+	t.Helper()
+	var list, entries, offers []string
+	var files []file
+	for n := range kits {
+		var own []string
+		for e := range 10 {
+			entry := fmt.Sprintf(`{"type":"x.example/y@1","config":{"n":%d}`, n*10+e)
+			own = append(own, entry+"}")
+			entries = append(entries, fmt.Sprintf(`%s,"source":{"kit":"r.example/k%d:1","path":"capabilities[%d]"}}`, entry, n, e))
+		}
+		offers = append(offers, fmt.Sprintf(`"k%d@1"`, n))
+		list = append(list, fmt.Sprintf(`{"ref":"r.example/k%d:1","digest":"sha256:%064d"}`, n, n))
+		files = append(files, file{fmt.Sprintf("usr/share/sandbox/kit/s%d/kit.yaml", n), fmt.Sprintf(`{"schemaVersion":"3","kind":"mixin","provides":["k%d@1"],"capabilities":[%s]}`, n, strings.Join(own, ","))})
+	}
+	text := `{"schemaVersion":"3","kind":"mixin","provides":[` + strings.Join(offers, ",") + `],"capabilities":[` + strings.Join(entries, ",") + `],"kits":[` + strings.Join(list, ",") + `]}`
+	return image(t, text, append(files, file{"usr/share/sandbox/kit/own/kit.yaml", text}))
+}
+
+type file struct{ name, data string }
+
+// image is one with a single layer of files, which text describes.
+func image(t *testing.T, text string, files []file) *rule.Image {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, f := range files {
+		if err := w.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(f.data))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(f.data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	laid := &tree.Tree{Keep: rule.Keep, Hash: true}
+	if err := laid.Add(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	return &rule.Image{Platform: "linux/amd64", Files: laid, Layers: laid, Manifest: ocispec.Manifest{Annotations: map[string]string{annotation.Descriptor: text}}}
 }
