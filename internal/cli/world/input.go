@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"io"
 )
 
@@ -67,7 +68,7 @@ func (i *input) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	err := i.left.err
-	if err != io.EOF { // an end stays one; what else happened may pass
+	if !errors.Is(err, io.EOF) { // an end stays one; what else happened may pass
 		i.left.err = nil
 	}
 	return n, err
