@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -269,30 +271,103 @@ func TestAKillLeavesTheStoreWhole(t *testing.T) {
 
 // TestRefusalsOfRegistries are answers, and told as such.
 func TestRefusalsOfRegistries(t *testing.T) {
+	other := plainServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	says := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, "<html>\n<h1>no\x1b[2J</h1>")
+		}
+	}
 	for what, c := range map[string]struct {
-		status int
+		answer http.HandlerFunc
 		want   string
+		family error // nil: neither refused nor not found
 	}{
-		"401": {http.StatusUnauthorized, "denies"}, "403": {http.StatusForbidden, "denies"},
-		"429": {http.StatusTooManyRequests, "429"}, "500": {http.StatusInternalServerError, "500"},
+		"401": {says(http.StatusUnauthorized), "docker login", kiterr.ErrNotFound}, "403": {says(http.StatusForbidden), "docker login", kiterr.ErrNotFound},
+		"404": {says(http.StatusNotFound), "not found", kiterr.ErrNotFound},
+		"429": {says(http.StatusTooManyRequests), "answers 429 Too Many Requests: wait a while", nil},
+		"500": {says(http.StatusInternalServerError), "answers 500 Internal Server Error: try again later", nil},
+		"503": {says(http.StatusServiceUnavailable), "answers 503 Service Unavailable: try again later", nil},
+		"a page": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprint(w, "<html>\n<h1>Log in\x1b[2J</h1>")
+		}, "a page (text/html) is answered", nil},
+		"nothing": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "broke its answer off: try again", nil},
+		// That somebody else knows nothing of a Kit does not mean that there is none.
+		"a token service that is gone": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+other+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}, "sends its clients to " + other + ", which answers 404 Not Found", nil},
+		"a place that is gone": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://"+other+"/v2/a/b/manifests/1", http.StatusTemporaryRedirect)
+		}, "sends its clients on, and " + other + " answers 404 Not Found", nil},
+		"the place of a cloud's secrets": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data", http.StatusTemporaryRedirect)
+		}, "an address within this machine or its network segment", kiterr.ErrRefused},
+		"the same of IPv6": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://[::ffff:169.254.169.254]/latest", http.StatusTemporaryRedirect)
+		}, "an address within this machine or its network segment", kiterr.ErrRefused},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			host := ""
-			answer := func(w http.ResponseWriter, r *http.Request) {
-				w.WriteHeader(c.status)
-				fmt.Fprint(w, "<html>\n<h1>no\x1b[2J</h1>")
-			}
-			host = plainServer(t, answer)
+			host := plainServer(t, c.answer)
 			home := t.TempDir()
 			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 			defer cancel()
 			for _, ref := range []string{host + "/a/b:1"} {
 				_, err := (&fetch.Fetcher{Home: home}).Fetch(ctx, ref, nil)
+				for _, family := range []error{kiterr.ErrRefused, kiterr.ErrNotFound} {
+					if errors.Is(err, family) != (family == c.family) {
+						t.Errorf("%v is of the family %q: %v", err, family, errors.Is(err, family))
+					}
+				}
 				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), host) || strings.ContainsAny(err.Error(), "\n\x1b") {
 					t.Errorf("%q", err)
 				}
 			}
 		})
+	}
+}
+
+// TestTLSIsNotLeft has a registry with TLS send its clients where there is none, and
+// to their own machine: anybody on the way could answer for a tag.
+func TestTLSIsNotLeft(t *testing.T) {
+	plain := plainServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		t.Error("it was asked")
+		w.WriteHeader(http.StatusNotFound)
+	})
+	_, port, err := net.SplitHostPort(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var to atomic.Value
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, to.Load().(string), http.StatusTemporaryRedirect)
+	}))
+	defer srv.Close()
+	before := http.DefaultTransport
+	trusting := srv.Client().Transport.(*http.Transport).Clone()
+	trusting.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if strings.HasPrefix(addr, "example.com:") { // whom the certificate is for
+			addr = srv.Listener.Addr().String()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	http.DefaultTransport = trusting
+	defer func() { http.DefaultTransport = before }()
+	for where, want := range map[string]string{
+		"http://example.com/x":                   "without TLS",
+		"http://" + plain + "/x":                 "without TLS",
+		"https://127.0.0.1:" + port + "/x":       "an address within this machine",
+		"https://localhost:" + port + "/x":       "an address within this machine",
+		"https://[::1]:" + port + "/x":           "an address within this machine",
+		"https://x.localhost.:" + port + "/x":    "an address within this machine",
+		"https://169.254.169.254/latest/secrets": "an address within this machine",
+	} {
+		to.Store(where)
+		_, err := (&fetch.Fetcher{Home: t.TempDir()}).Fetch(t.Context(), "example.com/a/b:1", nil)
+		if err == nil || !errors.Is(err, kiterr.ErrRefused) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "example.com") {
+			t.Errorf("%s: %v, want %q", where, err, want)
+		}
 	}
 }

@@ -321,6 +321,10 @@ func (p *pusher) explain(err error) error {
 		return fmt.Errorf("pushing %s: registry %s denies it: log in with 'docker login %s' or 'kitbox secret set --registry %s' as somebody who may write there", p.name, host, host, host)
 	case errors.As(err, &op):
 		return fmt.Errorf("pushing %s: registry %s cannot be reached: %v", p.name, host, op)
+	case resp != nil && (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= http.StatusInternalServerError):
+		return fmt.Errorf("pushing %s: registry %s answers %s: wait a while and push again; what it has got is not sent again", p.name, host, status(resp))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("pushing %s: registry %s broke the connection off: push again; what it has got is not sent again", p.name, host)
 	}
 	return fmt.Errorf("pushing %s: %s", p.name, strings.ReplaceAll(err.Error(), "\n", "; "))
 }

@@ -226,6 +226,9 @@ func (f *Fetcher) remoteImage(images *layout.Store, ref string) (*remoteImage, e
 }
 
 func isImage(ref string, d ocispec.Descriptor) error {
+	if strings.HasPrefix(d.MediaType, "text/") {
+		return fmt.Errorf("kit %s: a page (%s) is answered instead of an image: a proxy or a login page stands before the registry, or there is none by that name", ref, d.MediaType)
+	}
 	if !layout.IsIndex(d.MediaType) && !layout.IsManifest(d.MediaType) {
 		return fmt.Errorf("kit %s has media type %q, which is not an image: %w", ref, d.MediaType, kiterr.ErrRefused)
 	}
@@ -400,6 +403,7 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 	var resp *errcode.ErrorResponse
 	var op *net.OpError
 	var dns *net.DNSError
+	var theirs *elsewhereError
 	switch {
 	case errors.Is(err, context.Canceled), strings.HasPrefix(err.Error(), "kit "):
 		return err
@@ -409,10 +413,19 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 			return fmt.Errorf("kit %s: %w", ref, err)
 		}
 		return err
+	case errors.As(err, &resp) && !asked(resp, r):
+		// What somebody else answers says nothing about the Kit.
+		return fmt.Errorf("kit %s: registry %s sends its clients to %s, which answers %s: try again later, or ask who runs the registry", ref, r.Registry, resp.URL.Host, status(resp))
+	case errors.As(err, &theirs):
+		return fmt.Errorf("kit %s: registry %s sends its clients on, and %w: try again later, or ask who runs the registry", ref, r.Registry, theirs)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.As(err, &resp) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
 		return fmt.Errorf("kit %s: registry %s denies access: check the name, or log in with 'docker login %s' or 'kitbox secret set --registry %s': %w", ref, r.Registry, r.Registry, r.Registry, kiterr.ErrNotFound)
 	case errors.Is(err, errdef.ErrNotFound), errors.As(err, &resp) && resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("kit %s: %w %sat registry %s", ref, kiterr.ErrNotFound, at, r.Registry)
+		next := ""
+		if strings.Contains(ref, "@") {
+			next = ", which may have deleted it: pin what there is now; 'kitbox update' does so for a lock"
+		}
+		return fmt.Errorf("kit %s: %w %sat registry %s%s", ref, kiterr.ErrNotFound, at, r.Registry, next)
 	case errors.As(err, &dns), errors.As(err, &op):
 		cause := err
 		if op != nil {
@@ -422,6 +435,28 @@ func explainRegistry(ref string, r registry.Reference, err error, at, and string
 			return fmt.Errorf("kit %s: registry %s cannot be reached: %v: %w", ref, r.Registry, cause, kiterr.ErrNotFound)
 		}
 		return fmt.Errorf("kit %s: %w %sregistry %s cannot be reached: %v", ref, kiterr.ErrNotFound, and, r.Registry, cause)
+	case resp != nil && resp.StatusCode == http.StatusTooManyRequests:
+		return fmt.Errorf("kit %s: registry %s answers %s: wait a while and try again, or log in for more with 'docker login %s'", ref, r.Registry, status(resp), r.Registry)
+	case resp != nil && resp.StatusCode >= http.StatusInternalServerError:
+		return fmt.Errorf("kit %s: registry %s answers %s: try again later", ref, r.Registry, status(resp))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("kit %s: registry %s broke its answer off: try again: %w", ref, r.Registry, err)
 	}
 	return fmt.Errorf("kit %s: %w", ref, err)
+}
+
+func status(resp *errcode.ErrorResponse) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode)))
+}
+
+// asked reports whether an answer is that of the registry r, or of a token service
+// that lets nobody in: of no other place can it say that a Kit is not there, or that
+// a login is missing.
+func asked(resp *errcode.ErrorResponse, r registry.Reference) bool {
+	if resp.URL == nil || resp.URL.Host == r.Host() && strings.HasPrefix(resp.URL.Path, "/v2/") {
+		return true
+	}
+	q := resp.URL.Query()
+	tokens := q.Has("service") || q.Has("scope") || resp.Method == http.MethodPost
+	return tokens && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
 }

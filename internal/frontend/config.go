@@ -3,6 +3,7 @@ package frontend
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/moby/buildkit/util/system"
@@ -27,7 +28,8 @@ func (c imageConfig) encode() ([]byte, error) { return json.Marshal(c.DockerOCII
 
 // launches reports whether a container of the image has something to run.
 func (c imageConfig) launches() bool {
-	return len(c.Config.Entrypoint) > 0 || len(c.Config.Cmd) > 0
+	argv := slices.Concat(c.Config.Entrypoint, c.Config.Cmd)
+	return len(argv) > 0 && argv[0] != ""
 }
 
 // note adds a history entry for a layer of ours.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/client/llb/sourceresolver"
@@ -90,7 +91,7 @@ func (l *lookup) member(ctx context.Context, k spec.KitRef) (merge.Member, strin
 
 // images fills in what m is and its configs, by platform.
 func (l *lookup) images(ctx context.Context, ref string, m *merge.Member) (pinned string, err error) {
-	var none error
+	var none, lie error
 	for _, p := range probed {
 		got, d, text, err := l.c.ResolveImageConfig(ctx, ref, sourceresolver.Opt{
 			LogName:  "[kit] resolve " + ref,
@@ -126,9 +127,15 @@ func (l *lookup) images(ctx context.Context, ref string, m *merge.Member) (pinne
 		}
 		// A platform can stand in for another, and an image without an index does
 		// for all.
+		if lie == nil && !platforms.Only(p).Match(im.Config.Platform) {
+			lie = merge.Stated(&p, im.Config.Platform)
+		}
 		if im.Platform = merge.Normal(im.Config.Platform); m.At(im.Platform) < 0 {
 			m.Images = append(m.Images, im)
 		}
+	}
+	if lie != nil && none != nil { // an index, since not every platform is there
+		return "", fmt.Errorf("kit %s: %w", m.Ref, lie)
 	}
 	if pinned == "" {
 		return "", fmt.Errorf("kit %s has no image for a platform that a sandbox can be for: %w: %w", m.Ref, kiterr.ErrRefused, none)
@@ -179,7 +186,7 @@ func (l *lookup) annotated(ctx context.Context, pinned, root string) (text strin
 	}
 	text, _ = annotation.Discover(doc.Annotations, nil)
 	for _, d := range doc.Manifests {
-		if d.Platform == nil || d.Platform.OS == "unknown" || d.Annotations["vnd.docker.reference.type"] != "" {
+		if d.Platform != nil && d.Platform.OS == "unknown" || d.Annotations["vnd.docker.reference.type"] != "" {
 			continue
 		}
 		var m ocispec.Manifest

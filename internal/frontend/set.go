@@ -23,6 +23,7 @@ import (
 	"github.com/kitbox-dev/kitbox/internal/kitset/merge"
 	"github.com/kitbox-dev/kitbox/kiterr"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/constraint"
 	"github.com/kitbox-dev/kitbox/spec/content"
 )
 
@@ -41,6 +42,9 @@ func (b Builder) assemble(ctx context.Context, c client.Client, ui *dockerui.Cli
 	}
 	src := merge.Source{Stem: k.stem, Set: k.published}
 	if err := src.Check(); err != nil {
+		return nil, k.setFault(err)
+	}
+	if err := replaced(opts, src.Set.Kits); err != nil {
 		return nil, k.setFault(err)
 	}
 	members, pinned, err := (&lookup{c: c, ui: ui}).all(ctx, src.Set.Kits)
@@ -136,6 +140,36 @@ func (k *kit) assemblePlatform(ctx context.Context, c client.Client, ui *dockeru
 		res.SetRef(ref)
 	} else {
 		res.AddRef(at.id, ref)
+	}
+	return nil
+}
+
+// localDomain is the registry name of images that exist only in a local store.
+const localDomain = "kitbox.local"
+
+// replaced refuses a named context that is called like one of the Kits. In a recipe it
+// would take the place of the image; a set is of what its references stand for, for
+// everybody (§3.4), and who meant another Kit is to be told that it would not be it.
+//
+// Names of the local store are contexts of every build of kitbox's own, and of no use
+// to others: that nobody can list one of those is said where it is looked up.
+func replaced(opts map[string]string, kits []spec.KitRef) error {
+	named := map[string]string{}
+	for o := range opts {
+		name, ok := strings.CutPrefix(o, "context:")
+		name, _, _ = strings.Cut(name, "::") // a platform
+		if img, err := constraint.ParseImage(name); ok && err == nil {
+			named[img.Key()] = name
+		}
+	}
+	for i, k := range kits {
+		img, err := constraint.ParseImage(k.Ref)
+		if err != nil {
+			continue
+		}
+		if name, ok := named[img.Key()]; ok && !strings.HasPrefix(img.Repository, localDomain+"/") {
+			return &merge.Error{Path: fmt.Sprintf("kits[%d]", i), Err: fmt.Errorf("%s is what its reference stands for, and the build context %s would not take its place: list that Kit itself, or leave the context out: %w", k.Ref, name, kiterr.ErrRefused)}
+		}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -117,7 +118,7 @@ func (im image) platform(p ocispec.Platform) (half, error) {
 	h.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(h.configData), Size: int64(len(h.configData))}
 	for _, i := range im.set.Order() {
 		for _, blob := range im.artifacts[i].Images[im.members[i].At(p)].Manifest.Layers {
-			h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, URLs: blob.URLs, Annotations: lasting(blob.Annotations)})
+			h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: neutral(blob.MediaType), Digest: blob.Digest, Size: blob.Size, Annotations: lasting(blob.Annotations)})
 		}
 	}
 	h.manifest.Layers = append(h.manifest.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(im.own.data), Size: int64(len(im.own.data))})
@@ -125,23 +126,40 @@ func (im image) platform(p ocispec.Platform) (half, error) {
 	return h, err
 }
 
-// lasting drops what an exporter noted for itself about how it made a layer.
+// kept are the annotations of a layer that go with it into another manifest: those
+// that say how to read a layer piece by piece, which its digest covers. BuildKit
+// keeps no other, and no place elsewhere to have a layer from: what a stranger noted
+// beside a layer would make the same set another image, or send people for it to
+// hosts that nobody has looked at.
+var kept = []string{"containerd.io/snapshot/stargz/toc.digest", "io.containers.estargz.uncompressed-size"}
+
 func lasting(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
-	maps.DeleteFunc(out, func(k, _ string) bool { return strings.HasPrefix(k, "buildkit/") })
+	maps.DeleteFunc(out, func(k, _ string) bool { return !slices.Contains(kept, k) })
 	return out
 }
 
 // neutral is the OCI name of a layer's media type. Docker's names are for
-// Docker's manifests; the bytes are the same.
+// Docker's manifests, and those of layers that are not to be passed on for
+// registries that do not hold them; the bytes are the same.
 func neutral(mediaType string) string {
-	switch mediaType {
-	case "application/vnd.docker.image.rootfs.diff.tar":
-		return ocispec.MediaTypeImageLayer
-	case "application/vnd.docker.image.rootfs.diff.tar.gzip":
-		return ocispec.MediaTypeImageLayerGzip
-	case "application/vnd.docker.image.rootfs.diff.tar.zstd":
-		return ocispec.MediaTypeImageLayerZstd
+	for _, family := range []string{
+		"application/vnd.docker.image.rootfs.diff.tar",
+		"application/vnd.docker.image.rootfs.foreign.diff.tar",
+		"application/vnd.oci.image.layer.nondistributable.v1.tar",
+	} {
+		compression, ok := strings.CutPrefix(mediaType, family)
+		if !ok {
+			continue
+		}
+		switch strings.TrimLeft(compression, ".+") {
+		case "":
+			return ocispec.MediaTypeImageLayer
+		case "gzip":
+			return ocispec.MediaTypeImageLayerGzip
+		case "zstd":
+			return ocispec.MediaTypeImageLayerZstd
+		}
 	}
 	return mediaType
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kitbox-dev/kitbox/fetch"
@@ -56,8 +57,8 @@ func TestTheJudgeOfDocuments(t *testing.T) {
 		kit := layout.Image{Descriptor: blob("manifest"), Manifest: ocispec.Manifest{Layers: []ocispec.Descriptor{blob("one"), blob("two")}}, Config: ocispec.Image{Platform: p}}
 		kit.Descriptor.Platform = &p
 		h := half{
-			config: ocispec.Image{Platform: p, RootFS: ocispec.RootFS{DiffIDs: []digest.Digest{"1", "2", "3"}}},
-			manifest: ocispec.Manifest{Annotations: annotations, Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig},
+			config: ocispec.Image{Platform: p, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{"1", "2", "3"}}},
+			manifest: ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, Annotations: annotations, Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig},
 				Layers: []ocispec.Descriptor{blob("one"), blob("two"), blob("own")}},
 			descriptor: ocispec.Descriptor{Platform: &p},
 		}

@@ -57,6 +57,9 @@ func fetchMember(ctx context.Context, f *fetch.Fetcher, k spec.KitRef) (*fetch.A
 	}
 	m.Digest, m.Descriptor = a.Root.Digest.String(), doc.Descriptor
 	for _, im := range a.Images {
+		if err := merge.Stated(im.Descriptor.Platform, im.Config.Platform); err != nil {
+			return nil, m, fmt.Errorf("kit %s: %w", k.Ref, err)
+		}
 		m.Images = append(m.Images, merge.Image{Platform: platformOf(im), Config: im.Config})
 	}
 	return a, m, nil

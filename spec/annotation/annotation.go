@@ -188,7 +188,9 @@ func Check(annotations map[string]string, d spec.Descriptor) []Fault {
 		}
 	}
 	if v, ok := annotations[Created]; ok {
-		if _, err := time.Parse(time.RFC3339, v); err != nil {
+		// The letters may be small (§5.6 of the RFC); a comma, which is read too, is
+		// of another standard.
+		if _, err := time.Parse(time.RFC3339, strings.ToUpper(v)); err != nil || strings.Contains(v, ",") {
 			faults = append(faults, Fault{Created, "is not a time as RFC 3339 writes it", "SPEC-v3 §9.3/created-rfc3339"})
 		}
 	}

@@ -10,6 +10,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,13 +110,20 @@ func Judge(ctx context.Context, a *Artifact) (*Report, error) {
 func (a *Artifact) read(ctx context.Context, s *rule.Subject, im Image) (*tree.Tree, error) {
 	files := &tree.Tree{Keep: rule.Keep, Hash: true}
 	for n, d := range im.Manifest.Layers {
-		id, err := a.layer(ctx, d, func(r io.Reader) error { return files.Add(ctx, r) })
-		switch at := fmt.Sprintf("layers[%d]", n); {
-		case err == nil && n < len(im.Config.RootFS.DiffIDs) && id != im.Config.RootFS.DiffIDs[n]:
-			s.Broken = append(s.Broken, Finding{Platform: im.Platform, At: at, Message: fmt.Sprintf("unpacks to %s; the config states %s", id, im.Config.RootFS.DiffIDs[n])})
+		got, err := a.layer(ctx, d, func(r io.Reader) error { return files.Add(ctx, r) })
+		at := fmt.Sprintf("layers[%d]", n)
+		broken := func(format string, args ...any) {
+			s.Broken = append(s.Broken, Finding{Platform: im.Platform, At: at, Message: fmt.Sprintf(format, args...)})
+		}
+		if err == nil && !got.packing.of(d.MediaType) {
+			broken("is %s by its media type, and its bytes are %s: programs that go by the type cannot unpack it", d.MediaType, cmp.Or(string(got.packing), "not compressed"))
+		}
+		switch {
+		case err == nil && n < len(im.Config.RootFS.DiffIDs) && got.id != im.Config.RootFS.DiffIDs[n]:
+			broken("unpacks to %s; the config states %s", got.id, im.Config.RootFS.DiffIDs[n])
 		case err == nil:
 		case errors.Is(err, errContent):
-			s.Broken = append(s.Broken, Finding{Platform: im.Platform, At: at, Message: err.Error()})
+			broken("%v", err)
 			return nil, nil
 		default:
 			return nil, err

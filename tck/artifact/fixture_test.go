@@ -55,6 +55,8 @@ type built struct {
 	manifest func(*ocispec.Manifest)
 	image    func(*ocispec.Image)
 	blob     func(layer int, blob []byte) []byte
+
+	pack func(tar []byte) (mediaType string, blob []byte) // nil: gzip
 }
 
 // A product is an artifact before it is written.
@@ -119,7 +121,11 @@ func (p product) write(t testing.TB) string {
 			z := gzip.NewWriter(&zipped)
 			z.Write(raw)
 			z.Close()
-			d := put(ocispec.MediaTypeImageLayerGzip, zipped.Bytes())
+			mediaType, stored := ocispec.MediaTypeImageLayerGzip, zipped.Bytes()
+			if im.pack != nil {
+				mediaType, stored = im.pack(raw)
+			}
+			d := put(mediaType, stored)
 			if im.blob != nil {
 				name := filepath.Join(root, "blobs", "sha256", d.Digest.Encoded())
 				if b := im.blob(n, zipped.Bytes()); b == nil {

@@ -69,6 +69,120 @@ var spoilers = []struct {
 	{"SPEC-v3 §10/plain-image", "a layer of another type", spoilMixin(func(_ *testing.T, im *built) {
 		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].MediaType = "application/x" }
 	})},
+	{"SPEC-v3 §10/plain-image", "a layer whose type is nearly one", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].MediaType += "+encrypted" }
+	})},
+	{"SPEC-v3 §10/plain-image", "a layer that is not to be passed on", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) {
+			m.Layers[0].MediaType = "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+		}
+	})},
+	{"SPEC-v3 §10/plain-image", "a manifest that calls itself an index", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.MediaType = ocispec.MediaTypeImageIndex }
+	})},
+	{"SPEC-v3 §10/plain-image", "an index that calls itself a manifest", func(t *testing.T) product {
+		p := twice(t)
+		p.root = func(ix *ocispec.Index) { ix.MediaType = ocispec.MediaTypeImageManifest }
+		return p
+	}},
+	{"SPEC-v3 §10/plain-image", "a manifest that its index calls an index", func(t *testing.T) product {
+		p := twice(t)
+		p.root = func(ix *ocispec.Index) { ix.Manifests[1].MediaType = ocispec.MediaTypeImageIndex }
+		return p
+	}},
+	{"SPEC-v3 §10/plain-image", "an artifact type in the index", func(t *testing.T) product {
+		p := twice(t)
+		p.root = func(ix *ocispec.Index) { ix.Manifests[1].ArtifactType = "application/x" }
+		return p
+	}},
+	{"SPEC-v3 §10/plain-image", "a manifest of another schema", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.SchemaVersion = 1 }
+	})},
+	{"SPEC-v3 §10/plain-image", "a root file system of no layers", spoilMixin(func(_ *testing.T, im *built) {
+		im.image = func(c *ocispec.Image) { c.RootFS.Type = "disk" }
+	})},
+	{"SPEC-v3 §10/platform-stated", "two images for one", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1] = workload(t, "amd64")
+		p.images[1].config.StopSignal = "SIGINT"
+		return p
+	}},
+	{"SPEC-v3 §10/platform-stated", "another variant than the index says", func(t *testing.T) product {
+		p := twice(t)
+		p.root = func(ix *ocispec.Index) { ix.Manifests[1].Platform.Variant = "v8" }
+		p.images[1].image = func(c *ocispec.Image) { c.Variant = "v9" }
+		return p
+	}},
+	{"SPEC-v3 §10/layers-intact", "gzip that is called zstd", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].MediaType = ocispec.MediaTypeImageLayerZstd }
+	})},
+	{"SPEC-v3 §10/layers-intact", "gzip that is called a tar", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[1].MediaType = ocispec.MediaTypeImageLayer }
+	})},
+	{"SPEC-v3 §10/layers-intact", "a digest that is none", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].Digest = "sha256:x" }
+	})},
+	{"SPEC-v3 §10/layers-intact", "another size", spoilMixin(func(_ *testing.T, im *built) {
+		im.manifest = func(m *ocispec.Manifest) { m.Layers[0].Size++ }
+	})},
+	{"SPEC-v3 §10/entries-contained", "a whiteout of the directory above", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], reg("opt/.wh...", ""))
+	})},
+	{"SPEC-v3 §10/entries-contained", "hard links in a circle", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], file{Header: tarLink("opt/x", "opt/y")}, file{Header: tarLink("opt/y", "opt/x")})
+	})},
+	{"SPEC-v3 §10/overlay-home-ownership", "an agent's home of root, by a link of its own", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(slices.Delete(im.layers[0], 3, 6), link("opt/h", "/home"), dir("opt/h/agent", 0))
+	})},
+	{"SPEC-v3 §10/overlay-home-ownership", "an agent's home of root, by a link below", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers[0] = append(im.layers[0], link("opt/h", "/home"))
+		im.layers[1] = append(im.layers[1], dir("opt/h/agent", 0))
+	})},
+	{"SPEC-v3 §10/mixin-config-delta", "an element of every base, spelled otherwise", spoilMixin(func(_ *testing.T, im *built) { im.config.Env = []string{"PATH=/opt/m/bin:/usr//bin/"} })},
+	{"SPEC-v3 §10/workload-launches", "a command without a name", spoilWorkload(func(_ *testing.T, im *built) { im.config.Entrypoint = []string{""} })},
+	{"sbx@1/posix-shell-present", "a sh in a directory of root's", spoilWorkload(func(_ *testing.T, im *built) {
+		d := dir("opt/closed", 0)
+		d.Mode = 0o750
+		im.layers[0][3] = link("usr/bin/sh", "/opt/closed/in/dash")
+		im.layers[0] = append(im.layers[0], d, exe("opt/closed/in/dash"))
+	})},
+	{"SPEC-v3 §9.3/created-rfc3339", "a comma", spoilMixin(annotate(annotation.Created, "2026-01-01T00:00:00,5Z"))},
+	{"SPEC-v3 §9.3/no-revision-no-base", "a revision of the index", func(t *testing.T) product {
+		p := twice(t)
+		p.index["org.opencontainers.image.revision"] = "abc"
+		return p
+	}},
+	{"SPEC-v3 §9.6/agreed-across-platforms", "a package in two versions", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1].layers[0][7].data = strings.Replace(dpkg, "2.1-3", "2.2-3", 1)
+		return p
+	}},
+	{"agent-skill@1/content-present", "a skill that one platform lacks", func(t *testing.T) product {
+		p := twice(t)
+		p.images[1].layers[0][8] = reg("x", "")
+		return p
+	}},
+	{"SPEC-v3 §10/sources-staged", "sources that are taken away", spoilMixin(func(_ *testing.T, im *built) {
+		im.layers = append(im.layers, []file{reg("usr/share/sandbox/kit/m/.wh.kit.yaml", "")})
+	})},
+	{"SPEC-v3 §10/recipe-staged", "a recipe that is a directory", spoilWorkload(func(_ *testing.T, im *built) { im.layers[1][1] = dir("usr/share/sandbox/kit/w/kit.dockerfile", 0) })},
+	{"SPEC-v3 §9.5/internal-requires-dropped", "a partner of its own", respell(`["x >= 1"]`, `["x >= 1","m >= 1"]`)},
+	{"SPEC-v3 §9.5/layers-preserved", "a mixin below its workload", func(t *testing.T) product {
+		p := withKits(t)
+		l := p.images[0].layers
+		p.images[0].layers = [][]file{l[2], l[3], l[0], l[1], l[4]}
+		return p
+	}},
+	{"SPEC-v3 §9.5/layers-preserved", "content of no Kit", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers[4] = append(p.images[0].layers[4], exe("usr/bin/own"))
+		return p
+	}},
+	{"SPEC-v3 §9.5/layers-preserved", "a layer of no Kit", func(t *testing.T) product {
+		p := withKits(t)
+		p.images[0].layers = slices.Insert(p.images[0].layers, 4, []file{exe("usr/bin/own")})
+		return p
+	}},
 	{"SPEC-v3 §10/platform-stated", "no architecture", spoilMixin(func(_ *testing.T, im *built) {
 		im.image = func(c *ocispec.Image) { c.Architecture = "" }
 	})},

@@ -66,6 +66,7 @@ type Artifact struct {
 	blobs    content.Fetcher
 	options  Options
 	unpacked int64 // bytes of all layers read so far
+	stored   int64 // the same, as they are stored
 }
 
 // An Image is one platform's.
@@ -213,38 +214,50 @@ var errContent = errors.New("the content is not what the manifest states")
 // A source remembers why reading failed, so that a connection that breaks is
 // told from bytes that are wrong.
 type source struct {
-	r   io.Reader
-	err error
+	r    io.Reader
+	err  error
+	read *int64 // bytes, added up
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	*s.read += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
 	}
 	return n, err
 }
 
-// layer hands the uncompressed tar of a layer to use, and returns its diff id.
-func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.Reader) error) (digest.Digest, error) {
+// An unpacked says what a layer came to.
+type unpacked struct {
+	id      digest.Digest // of its tar
+	packing packing
+}
+
+// layer hands the uncompressed tar of a layer to use.
+func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.Reader) error) (out unpacked, err error) {
+	if err := d.Digest.Validate(); err != nil {
+		return out, fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
+	}
 	rc, err := a.blobs.Fetch(ctx, d)
 	switch {
 	case errors.Is(err, errdef.ErrNotFound):
-		return "", fmt.Errorf("layer %s: is not there: %w", d.Digest, errContent)
+		return out, fmt.Errorf("layer %s: is not there: %w", d.Digest, errContent)
 	case err != nil:
-		return "", fmt.Errorf("layer %s: %w", d.Digest, err)
+		return out, fmt.Errorf("layer %s: %w", d.Digest, err)
 	}
 	defer rc.Close()
-	raw := &source{r: rc}
+	raw := &source{r: rc, read: &a.stored}
 	sum := digest.SHA256.Digester()
 	err = func() error {
 		verified := content.NewVerifyReader(raw, d)
-		tarball, done, err := decompress(verified)
+		tarball, how, done, err := decompress(verified)
 		if err != nil {
 			return err
 		}
 		defer done()
-		left := &budget{tarball, &a.unpacked}
+		out.packing = how
+		left := &budget{tarball, &a.unpacked, &a.stored}
 		tee := io.TeeReader(left, sum.Hash())
 		if err := use(tee); err != nil {
 			return err
@@ -258,9 +271,10 @@ func (a *Artifact) layer(ctx context.Context, d ocispec.Descriptor, use func(io.
 	}()
 	switch {
 	case err == nil:
-		return sum.Digest(), nil
-	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget):
-		return "", fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
+		out.id = sum.Digest()
+		return out, nil
+	case raw.err == nil && ctx.Err() == nil && !errors.Is(err, tree.ErrTooLarge) && !errors.Is(err, errBudget) && !errors.Is(err, errRatio):
+		return out, fmt.Errorf("layer %s: %w: %w", d.Digest, errContent, err)
 	}
-	return "", fmt.Errorf("layer %s: %w", d.Digest, err)
+	return out, fmt.Errorf("layer %s: %w", d.Digest, err)
 }

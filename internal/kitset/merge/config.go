@@ -33,7 +33,7 @@ func (s *Set) Config(p ocispec.Platform) (ocispec.Image, error) {
 		part := assemble.Part{Kit: m.Ref, Config: of.Config}
 		if m.Descriptor.Kind == spec.KindWorkload {
 			workload = part
-			if len(part.Config.Entrypoint)+len(part.Config.Cmd) == 0 {
+			if argv := slices.Concat(part.Config.Entrypoint, part.Config.Cmd); len(argv) == 0 || argv[0] == "" {
 				return cfg, &Error{listed(i), fmt.Errorf("kit %s: its image states neither an entrypoint nor a command, so that the set has nothing to launch [SPEC-v3 §10]: %w", m.Ref, kiterr.ErrRefused)}
 			}
 		} else {

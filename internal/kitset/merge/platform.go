@@ -34,6 +34,17 @@ func name(p ocispec.Platform) string {
 	return p.OS + "/" + p.Architecture
 }
 
+// Stated refuses an image that an index lists for another platform than its config
+// is for: one of the two would be what the set is made for, and who takes it goes by
+// the other. Nil is no index, or one that does not say. A variant may be stated in
+// one place only.
+func Stated(index *ocispec.Platform, config ocispec.Platform) error {
+	if index == nil || index.OS == "" || index.OS == config.OS && index.Architecture == config.Architecture {
+		return nil
+	}
+	return fmt.Errorf("its index lists an image for %s whose config says %s [SPEC-v3 §10/platform-stated]: %w", name(*index), name(config), kiterr.ErrRefused)
+}
+
 // At returns the index of m's image for p, or -1.
 func (m Member) At(p ocispec.Platform) int {
 	return slices.IndexFunc(m.Images, func(im Image) bool { return Same(im.Platform, p) })

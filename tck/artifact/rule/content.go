@@ -312,10 +312,28 @@ func (j *judge) shell(name string) {
 			if e.Mode&0o111 == 0 {
 				j.fail(im, name, "%s cannot be executed", real)
 			}
+		case closed(im.Files, real, u) != "":
+			dir := closed(im.Files, real, u)
+			d, _ := im.Files.At(dir)
+			j.fail(im, name, "%s is below %s (mode %#o, owner %d:%d), which user %d:%d cannot enter", real, dir, d.Mode, d.UID, d.GID, u.UID, u.GID)
 		case !e.Executable(u.UID, u.GID):
 			j.fail(im, name, "%s (mode %#o, owner %d:%d) cannot be executed by user %d:%d", real, e.Mode, e.UID, e.GID, u.UID, u.GID)
 		}
 	}
+}
+
+// closed returns the first directory on the way to a file, which holds no symlink,
+// that a user cannot enter, or "".
+func closed(v tree.View, file string, u passwd.User) string {
+	for i := 1; i < len(file); i++ {
+		if file[i] != '/' {
+			continue
+		}
+		if d, ok := v.At(file[:i]); ok && u.UID != 0 && !d.Enterable(u.UID, u.GID) {
+			return file[:i]
+		}
+	}
+	return ""
 }
 
 func (j *judge) bashEnv() {

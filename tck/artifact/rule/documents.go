@@ -1,7 +1,9 @@
 package rule
 
 import (
+	"cmp"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,15 +21,26 @@ import (
 
 // The media types of docker, which name the same documents.
 const (
-	dockerConfig = "application/vnd.docker.container.image.v1+json"
-	dockerLayer  = "application/vnd.docker.image.rootfs.diff.tar"
+	dockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
+	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	dockerConfig   = "application/vnd.docker.container.image.v1+json"
+	dockerLayer    = "application/vnd.docker.image.rootfs.diff.tar"
+)
+
+// The media types of each part of an image. A program that does not know one of a
+// layer leaves the layer out, or fails; some guess by what is behind a plus sign.
+var (
+	indexMedia    = []string{ocispec.MediaTypeImageIndex, dockerIndex}
+	manifestMedia = []string{ocispec.MediaTypeImageManifest, dockerManifest}
+	configMedia   = []string{ocispec.MediaTypeImageConfig, dockerConfig}
+	layerMedia    = []string{ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageLayerGzip, ocispec.MediaTypeImageLayerZstd, emptyMedia,
+		dockerLayer, dockerLayer + ".gzip", dockerLayer + ".zstd"}
 )
 
 const (
 	idRevision   = "org.opencontainers.image.revision"
 	idBasePrefix = "org.opencontainers.image.base."
 	emptyMedia   = ocispec.MediaTypeEmptyJSON
-	layerOCI     = ocispec.MediaTypeImageLayer
 )
 
 // descriptorText is the descriptor annotation of the manifest.
@@ -193,17 +206,35 @@ func (j *judge) plain() {
 	if j.Index != nil && j.Index.ArtifactType != "" {
 		j.fail(nil, "artifactType", "the index states %q; a Kit has none", j.Index.ArtifactType)
 	}
+	// What a document says of itself has to go with what it is listed as, or two
+	// programs read two things into the same bytes.
+	kind := func(im *Image, at, media, what string, known []string) {
+		if !slices.Contains(known, media) {
+			j.fail(im, at, "%q is not that of an image %s", media, what)
+		}
+	}
+	if j.Index != nil {
+		kind(nil, "mediaType", cmp.Or(j.Index.MediaType, indexMedia[0]), "index", indexMedia)
+	}
 	for _, im := range j.Images {
 		m := im.Manifest
 		if m.ArtifactType != "" {
 			j.fail(im, "artifactType", "the manifest states %q; a Kit has none", m.ArtifactType)
 		}
-		if m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig {
-			j.fail(im, "config.mediaType", "%q is not that of an image config", m.Config.MediaType)
+		if t := im.Descriptor.ArtifactType; t != "" {
+			j.fail(im, "manifests.artifactType", "the index states %q for %s; a Kit has none", t, im.Descriptor.Digest)
 		}
+		kind(im, "mediaType", cmp.Or(m.MediaType, manifestMedia[0]), "manifest", manifestMedia)
+		kind(im, "manifests.mediaType", cmp.Or(im.Descriptor.MediaType, manifestMedia[0]), "manifest", manifestMedia)
+		if m.SchemaVersion != 2 {
+			j.fail(im, "schemaVersion", "is %d; that of an image manifest is 2", m.SchemaVersion)
+		}
+		if t := im.Config.RootFS.Type; t != "layers" {
+			j.fail(im, "config.rootfs.type", "is %q; that of an image is layers", t)
+		}
+		kind(im, "config.mediaType", m.Config.MediaType, "config", configMedia)
 		for n, l := range m.Layers {
-			base, _, _ := strings.Cut(strings.TrimSuffix(l.MediaType, ".gzip"), "+")
-			if base != layerOCI && base != dockerLayer && l.MediaType != emptyMedia {
+			if !slices.Contains(layerMedia, l.MediaType) {
 				j.fail(im, "layers["+strconv.Itoa(n)+"].mediaType", "%q is not that of an image layer", l.MediaType)
 			}
 		}
@@ -218,8 +249,26 @@ func (j *judge) platform() {
 		}
 		if p := im.Descriptor.Platform; p != nil && (p.OS != im.Config.OS || p.Architecture != im.Config.Architecture) {
 			j.fail(im, "config", "states %s; the index says %s/%s", im.Platform, p.OS, p.Architecture)
+		} else if v := im.Config.Variant; p != nil && p.Variant != "" && v != "" && p.Variant != v {
+			j.fail(im, "config", "states %s; the index says the variant %s", im.Platform, p.Variant)
 		}
 	}
+	for i, im := range j.Images {
+		if n := slices.IndexFunc(j.Images, func(o *Image) bool {
+			return SamePlatform(o.listedAs(), im.listedAs()) && o.Descriptor.Digest != im.Descriptor.Digest
+		}); n >= 0 && n < i {
+			j.fail(im, "manifests", "the index lists %s and %s for one platform: which of them it is depends on who asks", j.Images[n].Descriptor.Digest, im.Descriptor.Digest)
+		}
+	}
+}
+
+// listedAs is the platform that an index states of an image, or else its config.
+func (im *Image) listedAs() string {
+	p := im.Config.Platform
+	if im.Descriptor.Platform != nil {
+		p = *im.Descriptor.Platform
+	}
+	return strings.TrimSuffix(p.OS+"/"+p.Architecture+"/"+p.Variant, "/")
 }
 
 func (j *judge) hasLayer() {
@@ -260,8 +309,11 @@ func (j *judge) launches() {
 		return
 	}
 	for _, im := range j.Images {
-		if len(im.Config.Config.Entrypoint) == 0 && len(im.Config.Config.Cmd) == 0 {
+		c := im.Config.Config
+		if argv := slices.Concat(c.Entrypoint, c.Cmd); len(argv) == 0 {
 			j.fail(im, "config", "states neither an entrypoint nor a command")
+		} else if argv[0] == "" {
+			j.fail(im, "config", "states a command without a name, %q", argv)
 		}
 	}
 }
@@ -281,7 +333,7 @@ func (j *judge) delta() {
 			if k != "PATH" {
 				continue
 			}
-			usual := slices.DeleteFunc(strings.Split(v, ":"), func(e string) bool { return !slices.Contains(usualPath, e) })
+			usual := slices.DeleteFunc(strings.Split(v, ":"), func(e string) bool { return !slices.Contains(usualPath, path.Clean(e)) })
 			if len(usual) > 0 {
 				j.fail(im, "config.Env", "PATH is %q; %s is what a base has and not what the mixin adds", v, strings.Join(usual, ":"))
 			}

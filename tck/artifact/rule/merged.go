@@ -27,6 +27,7 @@ type merging struct {
 	faults []fault
 	kits   map[string]*spec.Document // by reference, the Kits of listed sets included
 	own    []string                  // what the set provides by itself
+	order  []string                  // the digests that it pins, in the order of content
 	loose  bool                      // see placing
 }
 
@@ -80,6 +81,9 @@ func (j *judge) merge(im *Image) *merging {
 		return m
 	}
 	m.want = merged.Descriptor
+	for _, k := range merged.Layers {
+		m.order = append(m.order, k.Digest)
+	}
 	return m
 }
 

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -8,6 +9,8 @@ import (
 
 	"github.com/kitbox-dev/kitbox/capability"
 	"github.com/kitbox-dev/kitbox/spec"
+	"github.com/kitbox-dev/kitbox/spec/content"
+	"github.com/kitbox-dev/kitbox/tck/artifact/tree"
 )
 
 // A Listed is what one platform of a Kit that a set lists consists of.
@@ -90,7 +93,57 @@ func (j *judge) preserved() {
 				j.fail(im, "layers", "those of %s are not there as they are, in a row", k.Ref)
 			}
 		}
+		if im.Files != nil && len(j.findings) == 0 && j.waived == "" {
+			j.ordered(im, have)
+		}
 	}
+}
+
+// ordered holds the rows of the Kits, which are all there, against the order of
+// content, and what is in no row against what a set adds: its own sources.
+func (j *judge) ordered(im *Image, have []digest.Digest) {
+	m := j.merge(im)
+	if m.waived != "" || len(m.order) == 0 {
+		return
+	}
+	theirs := map[int]bool{}
+	at := 0
+	for _, pin := range m.order {
+		l, _ := j.Listed[pin].on(im.Platform)
+		n := rowAt(have[at:], l.Layers)
+		if n < 0 {
+			j.fail(im, "layers", "those of %s are not where its Kits' order has them", j.refOf(pin))
+			return
+		}
+		for i := range l.Layers {
+			theirs[at+n+i] = true
+		}
+		at += n + len(l.Layers)
+	}
+	if im.Layers == nil {
+		return
+	}
+	own, n := path.Join(content.StageRoot, j.own(im)), 0
+	tree.Walk(im.Layers, "/", func(name string, e tree.Entry) bool {
+		if e.Kind != tree.Dir && !theirs[e.Layer] && !under(name, own) {
+			if n++; n <= few {
+				j.fail(im, name, "is in layer %d, which is of no Kit it lists; a set adds its own sources alone", e.Layer)
+			}
+		}
+		return true
+	})
+	if n > few {
+		j.fail(im, "", "%d more files are of no Kit it lists", n-few)
+	}
+}
+
+func (j *judge) refOf(pin string) string {
+	for _, k := range j.doc.Kits {
+		if k.Digest == pin {
+			return k.Ref
+		}
+	}
+	return pin
 }
 
 func digestsOf(im *Image) []digest.Digest {

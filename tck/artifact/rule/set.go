@@ -105,13 +105,18 @@ func (j *judge) setRequires() {
 		return
 	}
 	have := names(j.doc.Provides)
-	for _, e := range j.doc.Requires {
-		r, err := constraint.ParseRelation(e)
-		if err != nil {
-			continue
-		}
-		if p, ok := have[r.Name.String()]; ok && r.SatisfiedBy(p) {
-			j.fail(nil, "requires", "%s is what the set provides itself, as %s", e, p.Name)
+	for _, l := range []struct {
+		field   string
+		entries []string
+	}{{"requires", j.doc.Requires}, {"integrates", j.doc.Integrates}} {
+		for _, e := range l.entries {
+			r, err := constraint.ParseRelation(e)
+			if err != nil {
+				continue
+			}
+			if p, ok := have[r.Name.String()]; ok && r.SatisfiedBy(p) {
+				j.fail(nil, l.field, "%s is what the set provides itself, as %s", e, p.Name)
+			}
 		}
 	}
 }

@@ -87,6 +87,12 @@ func TestEntriesThatNobodyUnpacks(t *testing.T) {
 		"a link to nothing":            {[][]tar.Header{{{Name: "a", Typeflag: tar.TypeSymlink}}}, "usable target"},
 		"a file below a file":          {[][]tar.Header{{plain("a"), plain("a/b")}}, "no directory"},
 		"a directory for a file":       {[][]tar.Header{{plain("a")}, {plain("a/b")}}, ""},
+		"a whiteout of nothing":        {[][]tar.Header{{plain("a/.wh.")}}, "whiteout of nothing"},
+		"one of the directory itself":  {[][]tar.Header{{plain("a/.wh..")}}, "whiteout of nothing"},
+		"one of the directory above":   {[][]tar.Header{{plain("a/.wh...")}}, "whiteout of nothing"},
+		"links in a circle":            {[][]tar.Header{{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: "b", Typeflag: tar.TypeSymlink, Linkname: "a"}, plain("a/x")}}, "too many symlinks"},
+		"a link that grows":            {[][]tar.Header{{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "a/" + strings.Repeat("x/", 1800)}, plain("a/x")}}, "too many symlinks"},
+		"a long way through a link":    {[][]tar.Header{{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("x/", 1800)}, plain("a/" + strings.Repeat("y/", 1800) + "z")}}, "longer than one can be"},
 	} {
 		v := tree.Tree{Hash: true}
 		for _, l := range c.layers {
@@ -131,6 +137,28 @@ func TestAHoleWithoutEnd(t *testing.T) {
 		t.Errorf("%v, %+v", err, v.Faults)
 	}
 }
+
+// TestDeepWaysEnd has entries two thousand directories deep, which cost a tar nothing
+// once it is compressed.
+func TestDeepWaysEnd(t *testing.T) {
+	deep := plain(strings.Repeat("x/", 1900) + "y")
+	one := entries(t, deep).Bytes()
+	one = one[:len(one)-1024] // without the end
+	v := tree.Tree{Hash: true}
+	n := 0
+	err := v.Add(t.Context(), readerFunc(func(p []byte) (int, error) {
+		k := copy(p, one[n%len(one):])
+		n += k
+		return k, nil
+	}))
+	if !errors.Is(err, tree.ErrTooLarge) || n/len(one) > 3000 {
+		t.Errorf("%v after %d entries", err, n/len(one))
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // TestWhatALayerDoesToOthers is recorded: other content, another owner or mode,
 // and what it takes away.

@@ -47,9 +47,15 @@ type Entry struct {
 // Executable reports whether a process with these ids may execute e. The
 // superuser may as soon as anybody may.
 func (e Entry) Executable(uid, gid uint32) bool {
+	return e.Kind == File && e.mayExecute(uid, gid)
+}
+
+// Enterable reports whether a process with these ids, which are not the superuser's,
+// reaches what is in a directory.
+func (e Entry) Enterable(uid, gid uint32) bool { return e.Kind == Dir && e.mayExecute(uid, gid) }
+
+func (e Entry) mayExecute(uid, gid uint32) bool {
 	switch {
-	case e.Kind != File:
-		return false
 	case uid == 0:
 		return e.Mode&0o111 != 0
 	case e.UID >= 0 && uint32(e.UID) == uid:
@@ -86,6 +92,7 @@ type Tree struct {
 	layer   int   // that is being added
 	count   int   // nodes
 	visits  int64 // of nodes, for whiteouts
+	steps   int64 // on ways to entries that are deep or lead through symlinks
 	kept    int64 // bytes of content
 	content int64 // bytes of all files, holes included
 
@@ -105,9 +112,15 @@ const (
 	maxAllKept = 256 << 20
 
 	// maxEntries bounds a tree, and with it the memory; maxVisits bounds the
-	// time that whiteouts can take.
+	// time that whiteouts can take, and maxSteps that of ways to entries, which
+	// can be of two thousand directories each, or lead through forty symlinks of as
+	// many. A directory of one that is deeper than usualDepth costs deepCost steps:
+	// a compressed layer holds any number of those.
 	maxEntries = 5_000_000
 	maxVisits  = 20_000_000
+	maxSteps   = 64_000_000
+	usualDepth = 128
+	deepCost   = 16
 
 	// maxName bounds a path, in bytes: what Linux allows, without what the
 	// place takes where a layer is unpacked. maxTarget is its bound for a
@@ -159,7 +172,7 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if t.count > maxEntries || t.visits > maxVisits || t.kept > maxAllKept || t.content > maxContent {
+		if t.count > maxEntries || t.visits > maxVisits || t.steps > maxSteps || t.kept > maxAllKept || t.content > maxContent {
 			return ErrTooLarge
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
@@ -186,11 +199,22 @@ func (t *Tree) Add(ctx context.Context, layer io.Reader) error {
 		}
 		dir, base := path.Split(name)
 		dir = t.parent(path.Clean(dir))
+		if depth := strings.Count(name, "/"); depth > usualDepth {
+			t.steps += deepCost * int64(depth)
+		}
+		if !fits(path.Join(dir, base)) {
+			t.fault("%.40q… leads to a path that is longer than one can be", h.Name)
+			continue
+		}
 		switch {
 		case base == opaque:
 			if d := t.at(dir); d != nil {
 				t.clear(dir, d)
 			}
+			continue
+		case base == whiteout, base == whiteout+".", base == whiteout+"..":
+			// To some programs the last one is the directory above.
+			t.fault("%q is a whiteout of nothing", h.Name)
 			continue
 		case strings.HasPrefix(base, whiteout):
 			t.remove(dir, base[len(whiteout):])
@@ -341,22 +365,51 @@ func (t *Tree) at(name string) *node {
 	return n
 }
 
-// parent returns where a directory of a layer's names really is: a symlink of
-// the layers below is followed, as unpacking does.
+// parent returns where a directory of a layer's names really is: symlinks are
+// followed, as unpacking does. One of this layer is followed to where there is
+// nothing yet, too; one of a layer below gives way to a directory then.
 func (t *Tree) parent(dir string) string {
-	if dir == "/" {
-		return dir
-	}
-	n := t.at(dir)
-	if n != nil && n.Kind == Dir {
-		return dir
-	}
-	if n == nil || n.Layer != t.layer {
-		if real, _, ok := Resolve(t, dir); ok {
-			return real
+	n := &t.root
+	for elem := range strings.SplitSeq(strings.TrimPrefix(dir, "/"), "/") {
+		if n = n.below[elem]; n == nil || n.Kind == Symlink {
+			break
 		}
 	}
-	return path.Join(t.parent(path.Dir(dir)), path.Base(dir))
+	if n == nil || n.Kind != Symlink {
+		return dir
+	}
+	at, rest := "/", dir
+	for links := 0; rest != ""; {
+		var elem string
+		elem, rest, _ = strings.Cut(rest, "/")
+		t.steps += 1 + int64(strings.Count(at, "/"))
+		switch elem {
+		case "", ".":
+			continue
+		case "..":
+			at = path.Dir(at)
+			continue
+		}
+		at = path.Join(at, elem)
+		n := t.at(at)
+		if n == nil || n.Kind != Symlink {
+			continue
+		}
+		if n.Layer != t.layer {
+			if _, e, ok := Resolve(t, at); !ok || e.Kind != Dir {
+				continue
+			}
+		}
+		if links++; links > maxLinks || len(n.Link)+len(rest) > 2*maxTarget {
+			t.fault("%q goes through too many symlinks", dir)
+			return dir
+		}
+		if at = path.Dir(at); path.IsAbs(n.Link) {
+			at = "/"
+		}
+		rest = n.Link + "/" + rest
+	}
+	return at
 }
 
 // put writes an entry, and the directories above it that there are not.
