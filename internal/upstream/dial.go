@@ -100,11 +100,13 @@ func connect(c net.Conn, user *url.Userinfo, to string) (net.Conn, error) {
 	}
 	limited := &io.LimitedReader{R: c, N: maxHeader}
 	r := bufio.NewReader(limited)
-	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
+	// As to HEAD, there is no body, whatever the answer says: what follows comes from
+	// the host, and to close a body would read it.
+	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodHead})
 	if err != nil {
 		return nil, fmt.Errorf("gave no answer of HTTP for %s: %w", to, err)
 	}
-	resp.Body.Close() // there is none of a tunnel
+	resp.Body.Close()
 	switch {
 	case resp.StatusCode == http.StatusProxyAuthRequired && user == nil:
 		return nil, fmt.Errorf("wants a login for %s: put it into the variable that names the proxy, http://USER:PASSWORD@…, and restart the sandbox", to)
@@ -148,6 +150,9 @@ func (p *primed) Read(b []byte) (int, error) {
 	}
 	return p.Conn.Read(b)
 }
+
+// NetConn is the connection without what was read already.
+func (p *primed) NetConn() net.Conn { return p.Conn }
 
 // CloseWrite ends one half.
 func (p *primed) CloseWrite() error {

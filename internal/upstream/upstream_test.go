@@ -211,6 +211,34 @@ func TestTunnelsThroughRealProxies(t *testing.T) {
 	}
 }
 
+// TestATunnelHasNoBody has proxies whose answer says that it has one, or says something
+// before: the first bytes of the host are no part of it (RFC 9110 §9.3.6).
+func TestATunnelHasNoBody(t *testing.T) {
+	target := greeter(t)
+	for _, head := range []string{"Content-Length: 0", "Content-Length: 5", "Content-Length: 100000", "Transfer-Encoding: chunked", "Connection: close"} {
+		for _, together := range []bool{false, true} {
+			addr := listen(t, func(c net.Conn) {
+				r := bufio.NewReader(c)
+				if _, err := http.ReadRequest(r); err != nil {
+					return
+				}
+				answer := "HTTP/1.1 200 OK\r\n" + head + "\r\n\r\n"
+				if !together {
+					io.WriteString(c, answer)
+					(&proxy{target: target}).tunnel(c, r)
+					return
+				}
+				io.WriteString(c, answer+"hello, ") // in one packet
+				b, _ := io.ReadAll(r)
+				c.Write(b)
+			})
+			if got, err := through(t, "http://"+addr, "only-there.test", 443); got != "hello, you" || err != nil {
+				t.Errorf("%s, with the host's bytes together %v: %q, %v", head, together, got, err)
+			}
+		}
+	}
+}
+
 func TestFailuresOfProxiesAreNamedWithoutTheirLogins(t *testing.T) {
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -66,7 +66,7 @@ func (a *attempt) mark(kind string) string { return kind + "-" + a.name + "-x" }
 
 // attempts returns the whole table.
 func attempts() []attempt {
-	return slices.Concat(packets(), addresses(), resolvers(), tlsTricks(), httpTricks(), http2Tricks(), smuggling(), phases(), secrets(), tokenTricks(), fronts(), grants(), kernel(), mounts(), keepers(), interfaces(), disguises())
+	return slices.Concat(packets(), addresses(), resolvers(), tlsTricks(), httpTricks(), http2Tricks(), frames(), wires(), smuggling(), phases(), secrets(), tokenTricks(), fronts(), grants(), kernel(), mounts(), keepers(), interfaces(), disguises())
 }
 
 // wanted is how many ways are tried at least.

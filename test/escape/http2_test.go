@@ -22,6 +22,26 @@ func http2Request(method, authority, path string, more ...field) []field {
 // http2Say sends a request for each list of fields over one connection to name
 // and returns nil when the last is answered with 200.
 func http2Say(name, body string, requests ...[]field) error {
+	return http2Do(name, uint32(2*len(requests)-1), func(f *http2.Framer, head func(...field) []byte) error {
+		for i, fields := range requests {
+			id := uint32(2*i + 1)
+			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head(fields...), EndHeaders: true, EndStream: body == ""}); err != nil {
+				return err
+			}
+			if body != "" {
+				if err := f.WriteData(id, true, []byte(body)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// http2Do has say write what it likes on a connection to name, and returns nil when
+// the stream last is answered with 200. What head returns is good until it is called
+// again.
+func http2Do(name string, last uint32, say func(f *http2.Framer, head func(...field) []byte) error) error {
 	t, err := secure(name, 443, name, "h2")
 	if err != nil {
 		return broken(err)
@@ -38,25 +58,17 @@ func http2Say(name, body string, requests ...[]field) error {
 	if err := f.WriteSettings(); err != nil {
 		return broken(err)
 	}
-	var head bytes.Buffer
-	enc := hpack.NewEncoder(&head)
-	var last uint32
-	for i, fields := range requests {
-		head.Reset()
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	err = say(f, func(fields ...field) []byte {
+		block.Reset()
 		for _, x := range fields {
-			if err := enc.WriteField(hpack.HeaderField{Name: x.name, Value: x.value}); err != nil {
-				return broken(err)
-			}
+			_ = enc.WriteField(hpack.HeaderField{Name: x.name, Value: x.value}) // a buffer takes all
 		}
-		last = uint32(2*i + 1)
-		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: last, BlockFragment: head.Bytes(), EndHeaders: true, EndStream: body == ""}); err != nil {
-			return err
-		}
-		if body != "" {
-			if err := f.WriteData(last, true, []byte(body)); err != nil {
-				return err
-			}
-		}
+		return block.Bytes()
+	})
+	if err != nil {
+		return err
 	}
 	t.SetReadDeadline(time.Now().Add(patience))
 	status := ""

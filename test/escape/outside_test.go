@@ -323,6 +323,8 @@ func (o *outside) web(t *testing.T) {
 			return &tls.Config{Certificates: []tls.Certificate{o.certificate}, NextProtos: []string{"h2", "http/1.1"}}, nil
 		}},
 	}
+	// Names that are encrypted are read before all else.
+	s.TLSConfig.EncryptedClientHelloKeys = []tls.EncryptedClientHelloKey{{Config: concealConfig(boundName), PrivateKey: concealKey.Bytes()}}
 	for _, addr := range []string{":80", ":8080", fmt.Sprintf("127.0.0.1:%d", loopPort), fmt.Sprintf("[::1]:%d", loopPort), fmt.Sprintf("127.0.0.1:%d", grantedUDP)} {
 		l := listen(t, addr)
 		go func() { _ = s.Serve(l) }()

@@ -1,10 +1,12 @@
 package escape
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -56,6 +58,36 @@ func linger() int {
 		_, err := exchange(half, fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(mark), mark))
 		return err
 	}}
+	// Half of a head, and half of the first words of TLS.
+	begun, err := dial(setupBound, 80)
+	if err == nil {
+		_, err = begun.Write([]byte("GET /ok/"))
+	}
+	uses["half-head"] = use{err, func(mark string) error {
+		begun.SetDeadline(time.Now().Add(patience))
+		_, err := exchange(begun, mark+" HTTP/1.1\r\nHost: "+setupBound+"\r\n\r\n")
+		return err
+	}}
+	words, err := firstWords(setupName)
+	if err != nil {
+		return 1
+	}
+	greeting, err := dial(setupName, 443)
+	if err == nil {
+		_, err = greeting.Write(words[:len(words)/2])
+	}
+	uses["half-hello"] = use{err, func(string) error {
+		if _, err := greeting.Write(words[len(words)/2:]); err != nil {
+			return err
+		}
+		return greeted(greeting)
+	}}
+	// A connection of HTTP/2, for another stream.
+	more, err := streams(setupBound)
+	if err == nil {
+		err = more("/ok/x")
+	}
+	uses["stream"] = use{err, func(mark string) error { return more("/ok/" + mark) }}
 	// A connection on which nothing has been said yet.
 	silent, err := dial(setupName, 80)
 	uses["silent"] = use{err, func(mark string) error {
@@ -100,6 +132,27 @@ func linger() int {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// streams makes one connection of HTTP/2 to host, for requests one after another.
+func streams(host string) (ask func(path string) error, err error) {
+	tr := &http.Transport{TLSClientConfig: insecure(), Protocols: new(http.Protocols), DialContext: dialer.DialContext}
+	tr.Protocols.SetHTTP2(true)
+	c, err := tr.NewClientConn(context.Background(), "https", host+":443")
+	return func(path string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+path, http.NoBody)
+		if err != nil {
+			return broken(err)
+		}
+		resp, err := c.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		return ended(fmt.Sprint(resp.StatusCode))
+	}, err
 }
 
 // exchange is one request and its answer on a connection that stays open.
@@ -186,6 +239,9 @@ func phases() []attempt {
 		left("open", "a connection of the install phase that was kept open"),
 		left("bound", "one whose requests are looked into"),
 		left("upload", "a request of the install phase whose body goes on"),
+		left("half-head", "a request of the install phase that is said to its end later"),
+		left("half-hello", "a handshake of the install phase, likewise"),
+		left("stream", "one more stream of a connection of the install phase"),
 		left("silent", "a connection of the install phase on which nothing was said yet"),
 		left("address", "an address that was given out in the install phase"),
 		{name: "phase-secret", tries: "what stands for a secret of the install phase, on a connection of then", in: plain, at: plain, arrives: true,

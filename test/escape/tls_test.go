@@ -75,14 +75,7 @@ func tlsTricks() []attempt {
 // hello sends the ClientHello for sni to host as change cuts it, and returns
 // nil when the server answers.
 func hello(host, sni string, change func([]byte) [][]byte) error {
-	mine, theirs := net.Pipe()
-	go func() {
-		_ = tls.Client(theirs, &tls.Config{ServerName: sni, InsecureSkipVerify: true}).Handshake()
-		theirs.Close()
-	}()
-	b := make([]byte, 16<<10)
-	n, err := mine.Read(b)
-	mine.Close()
+	b, err := firstWords(sni)
 	if err != nil {
 		return broken(err)
 	}
@@ -94,11 +87,16 @@ func hello(host, sni string, change func([]byte) [][]byte) error {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetNoDelay(true)
 	}
-	for _, part := range change(b[:n]) {
+	for _, part := range change(b) {
 		if _, err := c.Write(part); err != nil {
 			return err
 		}
 	}
+	return greeted(c)
+}
+
+// greeted returns nil when a server goes on with a handshake.
+func greeted(c net.Conn) error {
 	c.SetReadDeadline(time.Now().Add(time.Second))
 	var first [1]byte
 	if _, err := io.ReadFull(c, first[:]); err != nil {
@@ -108,6 +106,19 @@ func hello(host, sni string, change func([]byte) [][]byte) error {
 		return errors.New("an alert")
 	}
 	return nil
+}
+
+// firstWords is a ClientHello for sni.
+func firstWords(sni string) ([]byte, error) {
+	mine, theirs := net.Pipe()
+	go func() {
+		_ = tls.Client(theirs, &tls.Config{ServerName: sni, InsecureSkipVerify: true}).Handshake()
+		theirs.Close()
+	}()
+	defer mine.Close()
+	b := make([]byte, 16<<10)
+	n, err := mine.Read(b)
+	return b[:n], err
 }
 
 // secondName adds a second entry to the server name extension of a hello.

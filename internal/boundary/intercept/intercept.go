@@ -155,6 +155,11 @@ func New(leaf func(host string) (*tls.Certificate, error), roots *x509.CertPool)
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, stateKey{}, stateOf(c))
 		},
+		ConnState: func(c net.Conn, to http.ConnState) {
+			if w, ok := c.(*wire); ok && (to == http.StateIdle || to == http.StateClosed) {
+				w.state.answered()
+			}
+		},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, MaxReceiveBufferPerConnection: uploadWindow, MaxReceiveBufferPerStream: uploadWindow},
 	}
 	s.over.Go(func() { _ = s.http.Serve(s.conns) })
@@ -184,6 +189,7 @@ type state struct {
 	requests int           // being carried, and connections being made for them; guarded by mu
 	over     bool          // no more are; guarded by mu
 	idle     chan struct{} // closed when over and none is left
+	last     *carried      // of HTTP/1, whose answer may wait to be written; guarded by mu
 }
 
 // enter counts a request in, unless the session is over.

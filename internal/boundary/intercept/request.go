@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"strconv"
 	"strings"
@@ -35,9 +37,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0, still: make(chan struct{})}
-	defer c.finish()
+	defer st.after(c)
 	stop := func(why error) (still <-chan struct{}, tell func()) {
-		tell = func() { cancel(why); c.wake() }
+		tell = func() { c.hush(); cancel(why); c.wake() }
 		if c.abort() {
 			return c.still, tell
 		}
@@ -63,12 +65,13 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			refuse(w, r, v.Why)
 			return
 		}
-		defer t.End()
 		c.turn = t
+		c.turns = append(c.turns, t)
 	}
 	w = c
-	r = r.WithContext(context.WithValue(ctx, carriedKey{}, c))
+	r = r.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, c.trace()), carriedKey{}, c))
 	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
+		c.deliver()
 		return
 	}
 	if c.turn.Answered != nil {
@@ -77,8 +80,32 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		w = final{w}
 	}
 	st.proxy.ServeHTTP(w, r)
+	c.deliver()
 	if c.cut() {
 		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
+	}
+}
+
+// after ends c, whose handler returns. What the server of HTTP/1 has not written of the
+// answer yet it writes then, once the client takes it.
+func (st *state) after(c *carried) {
+	if changed := c.finish(); changed || c.http2 {
+		c.end()
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.last = c
+}
+
+// answered says that what is between two requests of HTTP/1, or behind them, has come.
+func (st *state) answered() {
+	st.mu.Lock()
+	c := st.last
+	st.last = nil
+	st.mu.Unlock()
+	if c != nil {
+		c.end()
 	}
 }
 
@@ -222,18 +249,23 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 // another one.
 type carried struct {
 	http.ResponseWriter
-	turn  Turn
+	turn  Turn   // of what is sent
+	turns []Turn // that one, and those of what else it could be taken for
 	http2 bool
 	sent  bool          // the request has no body
 	still chan struct{} // closed when it moves no byte any more
 
 	mu      sync.Mutex
-	begun   bool // the answer has; guarded by mu
-	changed bool // to another protocol, which is written past this; guarded by mu
-	writing bool // guarded by mu
-	aborted bool // guarded by mu
-	over    bool // nothing may be asked of the writer any more; guarded by mu
-	quiet   bool // still is closed; guarded by mu
+	to      net.Conn // what it leaves by; guarded by mu
+	left    bool     // wholly, by that; guarded by mu
+	begun   bool     // the answer has; guarded by mu
+	changed bool     // to another protocol, which is written past this; guarded by mu
+	writing bool     // guarded by mu
+	aborted bool     // guarded by mu
+	over    bool     // nothing may be asked of the writer any more; guarded by mu
+	refused bool     // all of the answer is that it was cancelled; guarded by mu
+	ended   bool     // nothing of it is left; guarded by mu
+	quiet   bool     // still is closed; guarded by mu
 }
 
 type carriedKey struct{}
@@ -257,6 +289,34 @@ func (c *carried) change() {
 	c.begun, c.changed = true, true
 }
 
+// trace is told by what the request leaves, and when it has.
+func (c *carried) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.to, c.left = i.Conn, false
+		},
+		WroteRequest: func(i httptrace.WroteRequestInfo) {
+			if i.Err != nil {
+				return
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.left = true
+			c.settle()
+		},
+	}
+}
+
+// deliver waits until the client has taken what it gets of the answer. The server of
+// HTTP/2 would wait for that when nobody can end it any more.
+func (c *carried) deliver() {
+	if c.http2 {
+		_ = c.FlushError() // then the stream has been reset
+	}
+}
+
 // abort lets no more of an answer be written that has begun, and reports whether the
 // request moves no byte any more.
 func (c *carried) abort() bool {
@@ -267,27 +327,35 @@ func (c *carried) abort() bool {
 	return c.quiet
 }
 
-// wake makes fail what waits for the client to read or to send: it would not notice
-// that its request has ended.
-func (c *carried) wake() {
+// past is a deadline that is over.
+var past = time.Unix(1, 0)
+
+// hush makes fail what waits for the client to read: it would not notice that its
+// request has ended. What HTTP/1 holds back of an answer is not written either when its
+// handler ends.
+func (c *carried) hush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
-		return
-	}
-	past, rc := time.Unix(1, 0), http.NewResponseController(c.ResponseWriter) // errors: then the connection is ended
-	if c.begun && (c.writing || c.changed || !c.http2) {
-		_ = rc.SetWriteDeadline(past)
-	}
-	if !c.sent {
-		_ = rc.SetReadDeadline(past)
+	if !c.over && c.begun && (c.writing || c.changed || !c.http2) {
+		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(past) // or the connection is ended
 	}
 }
 
-// settle closes still if that holds; c.mu is held. What has begun to be answered has
-// been sent whole if it has no body; all else is waited for to its end.
+// wake does the same for what waits for the client to send, which has to end with the
+// reason that its request was given.
+func (c *carried) wake() {
+	c.hush()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over && !c.sent {
+		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(past) // or the connection is ended
+	}
+}
+
+// settle closes still if that holds; c.mu is held. What has begun to be answered moves
+// nothing more if it has no body and has left; all else is waited for to its end.
 func (c *carried) settle() {
-	if !c.quiet && (c.over || c.aborted && c.begun && c.sent && !c.changed && !c.writing) {
+	if !c.quiet && (c.ended || c.over && c.refused || !c.over && c.aborted && c.begun && c.sent && (c.left || c.to == nil) && !c.changed && !c.writing) {
 		c.quiet = true
 		close(c.still)
 	}
@@ -300,12 +368,36 @@ func (c *carried) cut() bool {
 	return c.aborted && c.begun
 }
 
-// finish says that the handler returns.
-func (c *carried) finish() {
+// finish says that the handler returns, and reports whether nothing of an answer is left
+// to the server, since another protocol was spoken. A request that was cancelled while it left takes
+// the connection to the host with it, and all others there: a part may wait there until
+// the host takes it, and HTTP/2 leaves that behind.
+func (c *carried) finish() (changed bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
+	if to := c.to; c.aborted && to != nil && !c.left {
+		c.mu.Unlock()
+		if t, ok := to.(*tls.Conn); ok {
+			to = t.NetConn() // TLS would have a last word
+		}
+		to.Close()
+		c.mu.Lock()
+	}
+	c.over, c.refused = true, c.aborted && !c.begun
 	c.settle()
+	changed = c.changed
+	c.mu.Unlock()
+	return changed
+}
+
+// end says that nothing of the request is left.
+func (c *carried) end() {
+	c.mu.Lock()
+	c.ended = true
+	c.settle()
+	c.mu.Unlock()
+	for _, t := range c.turns {
+		t.End()
+	}
 }
 
 // write calls f, which writes, unless that is over.

@@ -109,6 +109,25 @@ func (f *flow) stop() bool {
 	return first
 }
 
+// undialled waits until no other side of f, which has been stopped, is being made; not
+// longer than until late comes, and then it reports false. A dial can say something of
+// its own, to a proxy or a resolver.
+func (f *flow) undialled(late <-chan time.Time) bool {
+	for {
+		f.mu.Lock()
+		n := f.dialling
+		f.mu.Unlock()
+		if n == 0 {
+			return true
+		}
+		select {
+		case <-late:
+			return false
+		case <-time.After(20 * time.Microsecond):
+		}
+	}
+}
+
 // rest waits until f, which has been stopped, moves no byte any more; not longer than
 // until late comes, and then it reports false.
 func (f *flow) rest(late <-chan time.Time) bool {
@@ -117,16 +136,10 @@ func (f *flow) rest(late <-chan time.Time) bool {
 	}
 	// Within the gate is a system call, which is about to return, or a write to
 	// what is no socket.
-	past := time.Unix(1, 0)
-	f.mu.Lock()
-	if !f.closed {
-		_ = f.client.SetWriteDeadline(past) // fails when it is closed, which is as good
-		for _, u := range f.ups {
-			u.Conn.SetWriteDeadline(past)
+	for n := 0; !f.gate.idle(); n++ {
+		if n%50 == 0 { // TLS sets a deadline of its own once, for its last words
+			f.hurry()
 		}
-	}
-	f.mu.Unlock()
-	for !f.gate.idle() {
 		select {
 		case <-late:
 			return false
@@ -134,6 +147,20 @@ func (f *flow) rest(late <-chan time.Time) bool {
 		}
 	}
 	return true
+}
+
+// hurry makes fail what waits for either side to take something.
+func (f *flow) hurry() {
+	past := time.Unix(1, 0)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	_ = f.client.SetWriteDeadline(past) // fails when it is closed, which is as good
+	for _, u := range f.ups {
+		u.Conn.SetWriteDeadline(past)
+	}
 }
 
 // until bounds reads from the client, unless f has been stopped.
@@ -166,9 +193,22 @@ func (f *flow) attach(up net.Conn, r route) *upstream {
 	return u
 }
 
+// plain is what c leads through. A proxy of the host's network may be spoken to by TLS.
+func plain(c net.Conn) net.Conn {
+	for {
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		c = w.NetConn()
+	}
+}
+
 // reset closes c with a RST, so that the other end learns that this was not an
-// ordinary end.
+// ordinary end. TLS is not told: it would say that this is one, and wait seconds for
+// an end that does not listen.
 func reset(c net.Conn) {
+	c = plain(c)
 	if t, ok := c.(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}

@@ -208,6 +208,9 @@ func (p *Proxy) Flows() int {
 // could else hold one for as long as it likes.
 const heed = 3 * time.Millisecond
 
+// heedDial is the same of dials that were cancelled. They wait for no client.
+const heedDial = 50 * time.Millisecond
+
 // carry takes f from its first packet to its last.
 func (p *Proxy) carry(ctx context.Context, f *flow, to netip.AddrPort) {
 	defer f.end()

@@ -46,6 +46,13 @@ func (p *Proxy) Rejudge() int {
 			cut, why = append(cut, f), append(why, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
 		}
 	}
+	dials := time.NewTimer(heedDial)
+	defer dials.Stop()
+	for _, f := range cut {
+		if !f.undialled(dials.C) {
+			break // it does not heed that it was cancelled, and is given to nobody
+		}
+	}
 	for _, f := range cut {
 		if !f.rest(late.C) {
 			break // a system call that does not return; both sides are about to be closed

@@ -19,6 +19,8 @@ import (
 // look says that the server name of a TLS client must be the name of the flow.
 func (p *Proxy) relay(f *flow, up net.Conn, d audit.Decision, look bool) {
 	client, host := f.side(f.client), f.side(up)
+	client.inline()
+	host.inline()
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
@@ -74,7 +76,7 @@ func (p *Proxy) move(dst, src *side) error {
 // discards the rest, and what src sent before it broke was sent: without the
 // boundary it would have arrived. A flow that is cut does not wait.
 func (f *flow) drain(c net.Conn) {
-	t, ok := c.(*net.TCPConn)
+	t, ok := plain(c).(*net.TCPConn)
 	if !ok {
 		return
 	}

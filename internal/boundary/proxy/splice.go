@@ -8,25 +8,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how many bytes are moved at a time, and what fits into a pipe if the kernel
-// allows that: its default for pipes that an ordinary user makes.
-const most = 1 << 20
+// How many bytes are moved at a time, and fit into a pipe.
+const (
+	most = 1 << 20  // what the kernel lets an ordinary user ask for
+	some = 64 << 10 // what it gives unasked
+
+	// maxBig bounds how many pipes hold most. What is in a pipe counts for nobody, and
+	// stays there while its reader takes nothing: thousands of flows could else make
+	// the host hold gigabytes. It is also what the kernel allows an ordinary user.
+	maxBig = 64
+)
 
 // errNoPipe says that bytes have to be moved in another way.
 var errNoPipe = errors.New("no pipe")
 
 // splice moves bytes from the socket of src to that of dst until src has no more, or
 // there is an error; that is errNoPipe only while none is on its way. They never enter
-// the process. Package net does this too, but tells nobody whether it is at it.
+// the process, but for those that are marked as urgent: the kernel moves none past such
+// a mark. Package net does this too, but tells nobody whether it is at it, and stays
+// before the first mark.
 func (p *Proxy) splice(dst, src *side) (err error) {
 	var pp *pipe // while there is something to move
 	defer func() {
 		if pp != nil {
-			pp.close() // something may be in it
+			p.pipes.discard(pp) // something may be in it
 		}
 	}()
 	for {
 		var n int
+		var urgent [1]byte
+		marked := false
 		failed := src.raw.Read(func(fd uintptr) bool {
 			for {
 				if pp == nil {
@@ -35,17 +46,23 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 						return true
 					}
 				}
-				n, err = move(int(fd), pp.w, most)
+				n, err = move(int(fd), pp.w, pp.size)
 				if !errors.Is(err, unix.EINTR) {
 					break
 				}
 			}
-			if errors.Is(err, unix.EAGAIN) {
-				p.pipes.put(pp)
-				pp = nil
-				return false
+			nothing := errors.Is(err, unix.EAGAIN)
+			if !nothing && (err != nil || n > 0) {
+				return true
 			}
-			return true
+			// There is nothing, or it ends, or there is such a mark.
+			p.pipes.put(pp)
+			pp = nil
+			if marked = atMark(int(fd)); marked {
+				n, err = unix.Read(int(fd), urgent[:])
+				nothing = errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+			}
+			return !nothing
 		})
 		switch {
 		case failed != nil:
@@ -57,9 +74,12 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 		case err != nil:
 			return os.NewSyscallError("splice", err)
 		case n == 0:
-			p.pipes.put(pp)
-			pp = nil
 			return nil
+		case marked:
+			if _, err := dst.Write(urgent[:]); err != nil {
+				return err
+			}
+			continue
 		}
 		for n > 0 {
 			m, err := dst.out(func(fd int) (int, error) { return move(pp.r, fd, n) })
@@ -71,6 +91,20 @@ func (p *Proxy) splice(dst, src *side) (err error) {
 	}
 }
 
+// inline lets a byte that is marked as urgent be read in its place, where it was meant:
+// the mark is lost, the byte is not.
+func (s *side) inline() {
+	if s.raw != nil {
+		_ = s.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
+	}
+}
+
+// atMark reports whether the next byte to be read is one that is marked as urgent.
+func atMark(fd int) bool {
+	at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+	return err == nil && at != 0
+}
+
 // move moves up to n bytes and waits for nothing.
 func move(from, to, n int) (int, error) {
 	m, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
@@ -78,17 +112,16 @@ func move(from, to, n int) (int, error) {
 }
 
 // A pipe is where bytes are on their way from one socket to another.
-type pipe struct{ r, w int }
-
-func (p *pipe) close() {
-	unix.Close(p.r)
-	unix.Close(p.w)
+type pipe struct {
+	r, w int
+	size int // how many it is given at a time
 }
 
 // pipes are empty ones to be used again. Its methods can be called concurrently.
 type pipes struct {
 	mu     sync.Mutex
 	free   []*pipe // guarded by mu
+	big    int     // how many there are for more than some; guarded by mu
 	closed bool    // guarded by mu
 }
 
@@ -104,15 +137,42 @@ func (ps *pipes) get() *pipe {
 		ps.mu.Unlock()
 		return p
 	}
+	p := &pipe{size: some}
+	if ps.big < maxBig {
+		ps.big++
+		p.size = most
+	}
 	ps.mu.Unlock()
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		ps.forget(p)
 		return nil
 	}
-	// Without that, and that can be past the bounds of an ordinary user, less is
-	// moved at a time.
-	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, most)
-	return &pipe{fds[0], fds[1]}
+	p.r, p.w = fds[0], fds[1]
+	if p.size > some {
+		// That can be past the bounds of an ordinary user.
+		if _, err := unix.FcntlInt(uintptr(p.w), unix.F_SETPIPE_SZ, p.size); err != nil {
+			ps.forget(p)
+			p.size = some
+		}
+	}
+	return p
+}
+
+// forget counts a pipe out.
+func (ps *pipes) forget(p *pipe) {
+	if p.size > some {
+		ps.mu.Lock()
+		ps.big--
+		ps.mu.Unlock()
+	}
+}
+
+// discard gives up a pipe and what is in it.
+func (ps *pipes) discard(p *pipe) {
+	ps.forget(p)
+	unix.Close(p.r)
+	unix.Close(p.w)
 }
 
 // put takes back a pipe that is empty.
@@ -124,17 +184,18 @@ func (ps *pipes) put(p *pipe) {
 	}
 	ps.mu.Unlock()
 	if !keep {
-		p.close()
+		ps.discard(p)
 	}
 }
 
 // close closes those that are free, and those that are put back later.
 func (ps *pipes) close() {
 	ps.mu.Lock()
-	defer ps.mu.Unlock()
 	ps.closed = true
-	for _, p := range ps.free {
-		p.close()
-	}
+	free := ps.free
 	ps.free = nil
+	ps.mu.Unlock()
+	for _, p := range free {
+		ps.discard(p)
+	}
 }
