@@ -249,7 +249,7 @@ func (g *graph) kinds() {
 		}
 		g.violate(RuleManyWorkloads, workloads, "only one workload can be the base, not %s", strings.Join(names, " and "))
 	case len(workloads) == 0 && !g.partial:
-		g.violate(RuleNoWorkload, nil, "no workload is among the Kits; add one")
+		g.violate(RuleNoWorkload, nil, "no workload is among the Kits, and a mixin does not run by itself: name the workload first, and mixins by --kit")
 	}
 }
 

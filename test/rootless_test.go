@@ -201,9 +201,20 @@ kitbox ls --json
 	var out []byte
 	go func() { defer close(done); out, err = c.CombinedOutput() }()
 	<-done
-	got := string(out)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, got)
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := ""
+	kept := 0 // the volumes that a removal names
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "kitbox: the volume ") && strings.Contains(line, " is kept: 'kitbox volume rm ") {
+			kept++
+			continue
+		}
+		got += line
+	}
+	if kept == 0 {
+		t.Error("no removal names the volume that it keeps")
 	}
 	want := "20001\nusernamespaces\noverlayfs\nnetworkboundary\nsubordinateids\nrootless\n1000\n0\nmapped\nt\nagent\n0\nnone\nt\nt\nsentinel\n600 20001\nt\nt\nkept\nreattached\njob\nkept\n20001\n1000\nt\n" +
 		// The host's program cannot be changed; the sandbox's own can.

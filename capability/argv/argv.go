@@ -78,7 +78,7 @@ func (t Tail) Mentions(placeholder string) bool {
 	return false
 }
 
-var errShape = errors.New("must be text or a list of text")
+var errShape = errors.New("must be text or a list of text, in which numbers, true and false are in quotes")
 
 // UnmarshalJSONFrom reads text or a list of text.
 func (c *Command) UnmarshalJSONFrom(dec *jsontext.Decoder) error {

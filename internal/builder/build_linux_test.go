@@ -484,6 +484,14 @@ func TestFailuresNameTheThingAndTheNextStep(t *testing.T) {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN wget http://kitbox.example/x\nCMD [\"sh\"]\n"},
 			file:  "hello.dockerfile", line: 3, has: []string{"wget", "--build-network public"},
 		},
+		"a step wants to be root": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER agent\nRUN mkdir /x\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 3, has: []string{"mkdir /x", "it runs as the user agent: write USER root before it, and USER agent after it"},
+		},
+		"a step is root": {
+			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER 0:0\nRUN echo x: Permission denied && false\nCMD [\"sh\"]\n"},
+			file:  "hello.dockerfile", line: 3, has: []string{"Permission denied"}, not: []string{"USER"},
+		},
 		"a recipe takes the network": {
 			files: map[string]string{"hello.yaml": workload, "hello.dockerfile": "FROM kitbox.local/base:1\nUSER root\nRUN --network=host true\nCMD [\"sh\"]\n"},
 			has:   []string{"host's network", "--build-network host"}, err: kiterr.ErrRefused,

@@ -121,13 +121,14 @@ func newController(ctx context.Context, root string, o ServeOptions) (*controlle
 	if err != nil {
 		return nil, err
 	}
+	builtin := forwarder.NewGatewayForwarder(workers.Infos(), o.Frontend.Build)
 	ctl, err := control.NewController(control.Opt{
 		SessionManager:   sessions,
 		WorkerController: workers,
 		Frontends: map[string]bkfrontend.Frontend{
 			"dockerfile.v0":        forwarder.NewGatewayForwarder(workers.Infos(), dockerfile.Build),
-			"gateway.v0":           gw,
-			frontend.BuiltinSource: forwarder.NewGatewayForwarder(workers.Infos(), o.Frontend.Build),
+			"gateway.v0":           standIn{gw, builtin},
+			frontend.BuiltinSource: builtin,
 		},
 		CacheManager:   solver.NewCacheManager(ctx, "local", cache, worker.NewCacheResultStorage(workers)),
 		Entitlements:   []string{entitlements.EntitlementNetworkHost.String()},
@@ -285,8 +286,9 @@ func findRunc(dirs []string) (string, error) {
 	return "", fmt.Errorf("building needs runc, which is not installed; get it with: apt install runc: %w", kiterr.ErrUnavailable)
 }
 
-// errLocalOnly is what a lookup of a name under [LocalDomain] gives.
-var errLocalOnly = errors.New("not in the local image store")
+// errLocalOnly is what a lookup of a name under [LocalDomain] gives. What our own builds
+// say of it, see [Failure], comes after it; other clients show nothing else.
+var errLocalOnly = errors.New("no context of this name is given, as kitbox build does for what its store has: give one by --build-context, or take the image from a registry")
 
 // localOnly keeps names of the local store off the network: they can only be
 // given as named contexts, and a missing one must not turn into a DNS query.

@@ -56,10 +56,28 @@ var (
 
 	noSpace = regexp.MustCompile(`(?i)no space left on device`)
 
+	// What programs say that lack the rights of root.
+	rightsSymptom = regexp.MustCompile(`(?i)permission denied|operation not permitted|are you root|(?:must|need to) be (?:run as )?root|requires? root|EACCES|EPERM`)
+
 	// What programs say when there is no network, and one must not guess
 	// from an exit code.
 	networkSymptom = regexp.MustCompile(`(?i)could not resolve|couldn't resolve|temporary failure (in name resolution|resolving)|name or service not known|network is unreachable|no such host|bad address|unable to resolve host|name resolution|Connection refused|ENETUNREACH|EAI_AGAIN|failed to fetch`)
 )
+
+// runsAs is the user of the step that failed with err; empty when that is root, or not
+// known.
+func runsAs(err error) string {
+	var s *errdefs.SolveError
+	if !errors.As(err, &s) || s.Solve == nil {
+		return ""
+	}
+	user := s.Op.GetExec().GetMeta().GetUser()
+	switch name, _, _ := strings.Cut(user, ":"); name {
+	case "root", "0":
+		return ""
+	}
+	return user
+}
 
 // explain turns err, the failure of a build of r, into a [*Failure]. Cause is
 // the frontend's own error, if it had one.
@@ -114,6 +132,8 @@ func (r *Request) explain(err, cause error, obs *observer) error {
 			f.Next, f.family = "the disk is full: "+nextDiskFull, kiterr.ErrUnavailable
 		} else if r.Network == NetworkNone && networkSymptom.MatchString(strings.Join(f.Output, "\n")) {
 			f.Next = "RUN steps have no network; to let this recipe reach public hosts, build with --build-network public"
+		} else if user := runsAs(cause); user != "" && rightsSymptom.MatchString(strings.Join(f.Output, "\n")) {
+			f.Next = fmt.Sprintf("it runs as the user %s: write USER root before it, and USER %s after it", oneLine(user, 60), oneLine(user, 60))
 		}
 	case noSpace.MatchString(text) || noSpace.MatchString(err.Error()):
 		return diskFull(syscall.ENOSPC)

@@ -308,7 +308,7 @@ func TestSetsThatStockClientsCannotAssemble(t *testing.T) {
 				"one stem":           {"kits:\n  - ref: HUB/kits/left:1\n  - ref: HUB/kits/right:1\n", 8, l.host + "/kits/left:1 and " + l.host + "/kits/right:1 both keep their sources in /usr/share/sandbox/kit/kit", nil},
 				"another's platform": {"kits:\n  - ref: HUB/kits/gh:1\n  - ref: HUB/kits/left:1\n", 8, "has no image for linux/" + otherPlatform.Architecture, nil},
 				"nobody answers":     {"kits:\n  - ref: 127.0.0.1:1/kits/gh:1\n", 7, "connection refused", nil},
-				"a local name":       {"kits:\n  - ref: kitbox.local/base:1\n", 7, "not in the local image store", nil},
+				"a local name":       {"kits:\n  - ref: kitbox.local/base:1\n", 7, "no context of this name is given", nil},
 				"a time":             {"kits:\n  - ref: HUB/kits/gh:1\n", 0, "SOURCE_DATE_EPOCH=\"soon\" is no number of seconds since 1970", map[string]string{"SOURCE_DATE_EPOCH": "soon"}},
 				"no content":         {"capabilities:\n  - {type: com.docker.sandbox/agent-context@1, config: {contentFile: gone.md}}\nkits:\n  - ref: HUB/kits/gh:1\n", 6, "gone.md", nil},
 			}

@@ -24,13 +24,14 @@ type Status struct {
 	CacheLimit string `json:"cacheLimit,omitzero"` // bytes
 	Snapshots  string `json:"snapshots,omitzero"`  // overlayfs or native
 	CacheBytes int64  `json:"cacheBytes"`          // cache records while it runs, else size on disk
+	Address    string `json:"address"`             // for clients, also while it does not run
 	Dir        string `json:"dir"`
 	Log        string `json:"log"`
 }
 
 // ReadStatus looks at the builder in dir without starting one.
 func ReadStatus(ctx context.Context, dir string) (Status, error) {
-	s := Status{Dir: dir, Log: filepath.Join(dir, logName)}
+	s := Status{Dir: dir, Log: filepath.Join(dir, logName), Address: "unix://" + filepath.Join(dir, socketName)}
 	c, pid, err := attach(ctx, dir)
 	if errors.Is(err, errNoBuilder) {
 		s.CacheBytes = diskUsage(filepath.Join(dir, rootName))

@@ -98,7 +98,7 @@ func TestAnErrorNamesTheFileThatWasAskedFor(t *testing.T) {
 	var s shelf
 	var out, errs strings.Builder
 	status := Main(t.Context(), &Env{Args: []string{"image", "save", "-o", "/nodir/x", "a:1"}, Stdout: &out, Stderr: &errs, Images: &s})
-	if status != 1 || errs.String() != "kitbox: open /nodir/x: no such file or directory\n" {
+	if status != 1 || errs.String() != "kitbox: /nodir/x: no such file or directory\n" {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
 }
@@ -109,5 +109,29 @@ func TestAnInterruptedFollowerHasItsStatus(t *testing.T) {
 	var f fake
 	if status, _, errs := f.commandIn(ctx, strings.NewReader(""), "policy", "log", "-f", "t"); status != 130 || errs != "kitbox: interrupted\n" {
 		t.Errorf("status %d: %s", status, errs)
+	}
+}
+
+func TestAValueThatAnOptionDoesNotTakeIsAnsweredByOneThatItTakes(t *testing.T) {
+	for args, want := range map[string]string{
+		"run ./k --idle-timeout 5":      `--idle-timeout "5": not a time such as 90s, 30m or 2h; see "kitbox run --help"`,
+		"stop --grace soon t":           `--grace "soon": not a time such as`,
+		"run ./k --pids many":           `--pids "many": not a whole number`,
+		"run ./k --cpus two":            `--cpus "two": not a number such as 2 or 0.5`,
+		"ls --json=perhaps":             `--json "perhaps": not true or false`,
+		"run ./k --clone":               "--clone takes the PATH of a Git repository",
+		"run ./k --workspace-mode host": "--workspace-mode host takes a PATH",
+	} {
+		var f fake
+		if status, _, errs := f.command(strings.Fields(args)...); status != 1 || !strings.Contains(errs, want) || len(f.did) > 0 {
+			t.Errorf("%s: status %d: %s", args, status, errs)
+		}
+	}
+}
+
+func TestHelpHasTheFormOfTheOthers(t *testing.T) {
+	var f fake
+	if status, out, _ := f.command("help", "help"); status != 0 || !strings.Contains(out, "kitbox help [COMMAND...]\n\nExamples:") || strings.Contains(out, "[flags]") {
+		t.Errorf("status %d:\n%s", status, out)
 	}
 }

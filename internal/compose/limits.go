@@ -22,7 +22,7 @@ func (c *Composer) operatorLimits(o sandbox.Limits) (plan.Limits, error) {
 	l.Enforce = true
 	if c.c.Unenforced != nil {
 		if not := c.c.Unenforced(l); len(not) > 0 {
-			return l, fmt.Errorf("limits cannot be enforced here: %s: %w", strings.Join(not, "; "), kiterr.ErrRefused)
+			return l, fmt.Errorf("limits cannot be enforced here: %s; leave them out, or see 'kitbox doctor' for what they need: %w", strings.Join(not, "; "), kiterr.ErrRefused)
 		}
 	}
 	return l, nil

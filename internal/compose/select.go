@@ -33,7 +33,11 @@ func (c *Composer) foresee(ctx context.Context, kits []resolve.Kit) error {
 	}))
 	var missing *resolve.SelectionError
 	if errors.As(err, &missing) {
-		return fmt.Errorf("%w; run it without that Kit, or have its author mark what it can do without as optional: true", err)
+		next := "have its author mark what it can do without as optional: true"
+		if len(kits) > 1 {
+			next = "run it without that Kit, or " + next
+		}
+		return fmt.Errorf("%w; %s", err, next)
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func Open(dir string) (*Repo, error) {
 	r := &Repo{Dir: dir, Own: filepath.Join(dir, ".git"), Refs: map[string]string{}}
 	st, err := os.Lstat(r.Own)
 	if errors.Is(err, fs.ErrNotExist) {
-		why := "it is not a Git repository"
+		why := "it is not a Git repository; without --clone the directory itself is given"
 		for up := filepath.Dir(dir); ; up = filepath.Dir(up) {
 			if _, err := os.Lstat(filepath.Join(up, ".git")); err == nil {
 				why = "it lies within the Git repository " + up + "; name that"

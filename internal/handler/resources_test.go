@@ -43,7 +43,7 @@ func TestResourcesThatTheHostLacksAreRefused(t *testing.T) {
 		{`{"gpu":"2"}`, "unheld", plan.Limits{}, "this machine has 1"},
 		{`{"gpu":"some"}`, "unheld", plan.Limits{}, "no some"},
 		{`{"gpu":"0"}`, "unheld", plan.Limits{}, "a count such as 1"},
-		{`{"memory":"1g"}`, "unheld", plan.Limits{}, "no cgroup controller"},
+		{`{"memory":"1g"}`, "unheld", plan.Limits{}, "no cgroup controller is delegated; 'kitbox doctor' says"},
 		{`{"cpu":1}`, "unheld", plan.Limits{}, ""},
 	} {
 		l, s := held, scene()

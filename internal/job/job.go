@@ -91,7 +91,7 @@ func validID(id string) bool {
 
 // Get returns one job. An unknown one is [kiterr.ErrNotFound].
 func (d Dir) Get(id string) (*Record, error) {
-	missing := fmt.Errorf("job %s: %w", id, kiterr.ErrNotFound)
+	missing := fmt.Errorf("job %s: %w: 'kitbox job ls NAME' shows what there is", id, kiterr.ErrNotFound)
 	if !validID(id) {
 		return nil, missing
 	}

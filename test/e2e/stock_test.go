@@ -116,8 +116,8 @@ func (p private) frontendAt(ref string) {
 }
 
 // TestStockClientsBuildWhatKitboxBuilds has buildctl, buildx and docker build Kits
-// over the builder's socket, by the frontend image that the syntax line names, into
-// a registry and a layout.
+// over the builder's socket, into a registry and a layout: by what is built in there for
+// the image that the syntax line names, and by that image.
 func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 	buildctl := theirs(t, "buildctl", "run scripts/tools")
 	buildx := theirs(t, "buildx", "run scripts/tools")
@@ -127,7 +127,9 @@ func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(p.home, "registries.json"), []byte(mirrors), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.frontendAt(host + "/docker/sandbox-kit:3")
+	// The mirror has none by the name in the syntax line, which what is built in stands in for.
+	image := host + "/ours/sandbox-kit:3"
+	p.frontendAt(image)
 	p.ok("push", "-q", "kitbox.local/base:1", "as", host+"/library/base:1")
 	kits := map[string]string{
 		"a workload": write(t, map[string]string{
@@ -141,7 +143,13 @@ func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 	for name, dir := range kits {
 		kitbox[name] = p.ok("build", "-q", "--no-cache", dir)
 	}
-	socket := "unix://" + filepath.Join(p.home, "builder", "builder.sock")
+	show := command(t.Context(), "kit-builder", "status")
+	show.Env = append(show.Env, "KITBOX_HOME="+p.home)
+	var builder struct{ Address string }
+	if said := finish(t, show); json.Unmarshal([]byte(said.Stdout), &builder) != nil || !strings.HasPrefix(builder.Address, "unix:///") {
+		t.Fatalf("kit-builder status: %+v", said)
+	}
+	socket := builder.Address
 
 	config := filepath.Join(t.TempDir(), "docker")
 	if err := os.MkdirAll(filepath.Join(config, "cli-plugins"), 0o700); err != nil {
@@ -176,6 +184,10 @@ func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 		if judge := finish(t, command(t.Context(), "kit-tck", "validate", ref+":buildx")); judge.Code != 0 {
 			t.Errorf("kit-tck of %s: %+v", name, judge)
 		}
+		x(dir, "build", "--builder", "kits", "--provenance=false", net, "-f", "kit.yaml", "--build-arg", "BUILDKIT_SYNTAX="+image, "-t", ref+":image", "--push", "--metadata-file", filepath.Join(config, "meta.json"), ".")
+		if got := digestIn(t, filepath.Join(config, "meta.json")); got != want {
+			t.Errorf("%s by buildx with the frontend's image: %s; by kitbox %s", name, got, want)
+		}
 		// Into a layout, and from there into the store.
 		out := filepath.Join(t.TempDir(), "layout")
 		x(dir, "build", "--builder", "kits", "--provenance=false", net, "-f", "kit.yaml", "--output", "type=oci,tar=false,name=kitbox.local/stock:1,dest="+out, ".")
@@ -206,7 +218,7 @@ func TestStockClientsBuildWhatKitboxBuilds(t *testing.T) {
 	if got := digestIn(t, filepath.Join(config, "meta.json")); got != want {
 		t.Errorf("a set by buildx: %s, by kitbox %s", got, want)
 	}
-	p.run(team, buildctl, "--addr", socket, "build", "--frontend", "dockerfile.v0", "--local", "context=.", "--local", "dockerfile=.", "--opt", "filename=team.yaml", "--opt", "build-arg:registry="+host,
+	p.run(team, buildctl, "--addr", socket, "build", "--frontend", "gateway.v0", "--opt", "source="+image, "--local", "context=.", "--local", "dockerfile=.", "--opt", "filename=team.yaml", "--opt", "build-arg:registry="+host,
 		"--output", "type=image,push=true,name="+host+"/stock/team:2", "--metadata-file", filepath.Join(config, "meta.json"))
 	if got := digestIn(t, filepath.Join(config, "meta.json")); got != want {
 		t.Errorf("a set by buildctl: %s, by kitbox %s", got, want)

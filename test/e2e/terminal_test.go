@@ -61,3 +61,11 @@ func TestTheInteractiveTailIsForTerminals(t *testing.T) {
 		}
 	}
 }
+
+// An archive is nothing that anybody types, and nobody would know what is waited for.
+func TestAnArchiveIsNotReadFromATerminal(t *testing.T) {
+	s := typist.Start(t, command(t.Context(), "kitbox", "image", "load"), 24, 80)
+	if out, status := s.End(); status != 1 || !strings.Contains(out, "name a file with --input") {
+		t.Errorf("status %d, %q", status, out)
+	}
+}

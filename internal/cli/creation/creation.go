@@ -176,7 +176,10 @@ func (m *Options) Read(cmd *cobra.Command, lookup func(string) (string, bool), k
 			return o, argument.Mistake(cmd, "with --workspace-mode %s there is no PATH", m.mode)
 		}
 	case sandbox.WorkspaceHost, sandbox.WorkspaceCloned:
-		if workspace == "" {
+		switch {
+		case workspace == "" && m.clone:
+			return o, argument.Mistake(cmd, "--clone takes the PATH of a Git repository")
+		case workspace == "":
 			return o, argument.Mistake(cmd, "--workspace-mode %s takes a PATH", m.mode)
 		}
 	default:

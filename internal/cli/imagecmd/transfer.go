@@ -136,7 +136,10 @@ Every blob is verified, and nothing gets a name unless all of them are right.`,
 			if err != nil {
 				return err
 			}
-			r := e.Stdin
+			r := cmd.InOrStdin()
+			if input == "" && terminal.Of(e.Stdin) != nil {
+				return argument.Mistake(cmd, "an archive is not typed: name a file with --input, or pipe one in")
+			}
 			if input != "" {
 				f, err := os.Open(input)
 				if err != nil {

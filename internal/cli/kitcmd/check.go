@@ -109,6 +109,10 @@ with --strict.`,
 			for _, arg := range args {
 				j.arg(arg)
 			}
+			// What was not read for an interruption is no finding.
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
 			errs, warnings := j.count()
 			bad := errs > 0 || strict && warnings > 0
 			if asJSON {

@@ -24,10 +24,10 @@ func create() *cobra.Command {
 directory NAME. The name becomes what the Kit provides. Files that exist are
 never overwritten.
 
-A workload and a mixin run as they are written: "kitbox run ./NAME". A set lists
-published images, and publishing makes one image of them; kitbox does not build
-sets. It checks a set with "kitbox kit check", and runs the Kits that the set
-lists with one --kit for each.`,
+A workload and a mixin can be used as they are written: "kitbox run ./NAME", or
+"kitbox run KIT --kit ./NAME". A set lists Kits that are published, or named in the
+store, and becomes one Kit of them: put the right references in, and "kitbox build
+./NAME" and "kitbox run ./NAME" do it.`,
 		Example: `  kitbox kit new mixin my-tool
   kitbox kit new workload my-agent --dir kits/agent`,
 		ValidArgs: template.Kinds,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kitbox-dev/kitbox/internal/cli/output"
 	"github.com/kitbox-dev/kitbox/internal/cli/summary"
 	"github.com/kitbox-dev/kitbox/internal/cli/world"
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -20,7 +21,8 @@ func Remove(e *world.Env) *cobra.Command {
 		Short: "Remove a sandbox, running or not; its volumes are kept",
 		Long: `Stops the sandbox and deletes it with all it wrote, except its volumes and a
 workspace that is a directory of this machine: a sandbox that is created later
-under the same name has the volumes again.
+under the same name has the volumes again. Which they are is said on stderr, and
+"kitbox volume rm" deletes them.
 
 A cloned workspace goes too. Commits that only it has, and changes that are not
 committed, are listed first: at a terminal rm asks then, and otherwise it removes
@@ -37,13 +39,42 @@ bundle" gets the commits out, and "kitbox cp" what is not committed.`,
 						return err
 					}
 				}
-				return sb.Remove(cmd.Context())
+				if err := sb.Remove(cmd.Context()); err != nil {
+					return err
+				}
+				if quiet, _ := cmd.Flags().GetBool("quiet"); !quiet {
+					tellKept(e, cmd, sb.Name())
+				}
+				return nil
 			})
 		},
 	}
 	quietFlag(cmd)
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not look for what would be lost, and do not ask")
 	return cmd
+}
+
+// tellKept names the volumes that are left under the name of a sandbox which is gone, since
+// nobody looks for what takes the disk without being seen. That they cannot be listed is
+// no failure of the removal.
+func tellKept(e *world.Env, cmd *cobra.Command, name string) {
+	k, err := sandbox.VolumesOf(e.Runtime)
+	if err != nil {
+		return
+	}
+	volumes, err := k.Volumes(cmd.Context(), name)
+	if err != nil || len(volumes) == 0 {
+		return
+	}
+	paths := make([]string, len(volumes))
+	for i, v := range volumes {
+		paths[i] = output.Printable(v.Path)
+	}
+	what := "the volume %s of %s is kept: 'kitbox volume rm %s' deletes it"
+	if len(paths) > 1 {
+		what = "the volumes %s of %s are kept: 'kitbox volume rm %s' deletes them"
+	}
+	fmt.Fprintf(e.Stderr, "kitbox: "+what+"\n", strings.Join(paths, ", "), name, name)
 }
 
 // rescue says how what only the sandbox has gets out. A bundle has commits only.

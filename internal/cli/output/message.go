@@ -3,6 +3,8 @@ package output
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/kitbox-dev/kitbox/kiterr"
@@ -15,7 +17,12 @@ func Message(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "kitbox: interrupted"
 	}
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	text := err.Error()
+	// The name of a system call says nothing to whoever named the file.
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) && slices.Contains([]string{"open", "stat", "lstat"}, pe.Op) {
+		text = strings.Replace(text, pe.Error(), pe.Path+": "+pe.Err.Error(), 1)
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, l := range lines {
 		lines[i] = Printable(WithoutFamily(strings.TrimSpace(l)))
 		if i > 0 {

@@ -54,6 +54,12 @@ func (p *Line) Event(ev sandbox.Event) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if isWarning(ev) {
+		// It is for the author of what is built, who sees no other line of the build.
+		p.clear()
+		fmt.Fprintf(p.w, "kitbox: %s\n", output.Printable(ev.Detail))
+		return
+	}
 	if p.tty != nil {
 		if time.Since(p.started) < p.after {
 			return
@@ -83,6 +89,12 @@ func (p *Line) Event(ev sandbox.Event) {
 	}
 }
 
+// isWarning reports whether ev is what a builder found in a Kit that can be built all
+// the same. What the Kit's own steps print has their number before it.
+func isWarning(ev sandbox.Event) bool {
+	return ev.Step == "build" && strings.HasPrefix(ev.Detail, "warning: ")
+}
+
 // stepText is ev in one line. The first line of a build says itself that it is
 // one.
 func stepText(ev sandbox.Event) string {
@@ -97,6 +109,11 @@ func stepText(ev sandbox.Event) string {
 func (p *Line) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clear()
+}
+
+// clear is Clear for those that hold p.mu.
+func (p *Line) clear() {
 	if p.shown {
 		fmt.Fprint(p.w, "\r\x1b[K")
 		p.shown = false

@@ -287,7 +287,7 @@ stdin. If one NAME is missing, or its value cannot be a secret, nothing is kept.
 			if err != nil {
 				return err
 			}
-			in := e.Stdin
+			in := cmd.InOrStdin()
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {

@@ -37,7 +37,7 @@ func consent(e *world.Env, cmd *cobra.Command, given bool, service string) error
 // typed is stdin as the source of a secret: hidden while it is typed.
 func typed(e *world.Env, cmd *cobra.Command, service string) (io.Reader, string, error) {
 	if terminal.Of(e.Stdin) == nil {
-		return e.Stdin, "stdin", nil
+		return cmd.InOrStdin(), "stdin", nil
 	}
 	in := e.Asking(cmd)
 	if in == nil {

@@ -204,7 +204,7 @@ func workspaceLines(line func(label, text string), w *sandbox.Workspace) {
 		line("masked", strings.Join(w.Masks, ", "))
 	}
 	if len(w.Protected) > 0 {
-		line("protected", "hooks and configuration of a Git repository that is there")
+		line("protected", "hooks and configuration of whatever Git repositories it holds now")
 	}
 }
 

@@ -40,11 +40,12 @@ type Command struct {
 // whole is whether they are all that there are: then there is completion, too.
 func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 	root := New(e, list, whole)
+	ownHelp(root)
 	if len(e.Args) > 0 && strings.HasPrefix(e.Args[0], cobra.ShellCompRequestCmd) {
 		describe(root)
 	}
 	root.SetArgs(e.Args)
-	root.SetIn(e.Stdin)
+	root.SetIn(world.Input(ctx, e.Stdin))
 	help := &firstError{w: e.Stdout} // cobra looks at none
 	root.SetOut(help)
 	root.SetErr(e.Stderr)
@@ -67,6 +68,20 @@ func Main(ctx context.Context, e *world.Env, list []Command, whole bool) int {
 		fmt.Fprintln(e.Stderr, output.Message(err))
 	}
 	return kiterr.ExitCode(err)
+}
+
+// ownHelp gives the command help, which is cobra's, the form of the others.
+func ownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Use = "help [COMMAND...]"
+			c.Short = "Show the help of a command"
+			c.Long = "Shows the help of a command, as --help behind it does; without one, what commands\nthere are."
+			c.Example = "  kitbox help run\n  kitbox help policy log"
+			c.DisableFlagsInUseLine = true
+		}
+	}
 }
 
 // helpless says that help is asked for a command that does not exist: cobra
@@ -115,7 +130,7 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 		Args:          argument.Group,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return argument.Mistake(cmd, "%v", err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return argument.Mistake(cmd, "%s", unfit(err)) })
 	root.AddGroup(
 		&cobra.Group{ID: GroupRun, Title: "Running Kits:"},
 		&cobra.Group{ID: GroupLife, Title: "Sandboxes:"},
@@ -138,6 +153,29 @@ only the hosts that they declare, and keeps only what they ask to keep.`,
 	root.SetUsageTemplate(usageTemplate)
 	dress(root)
 	return root
+}
+
+// unfit says what is wrong with the options of a command. Of a value that an option does
+// not take, the library says what its parser did not like, and not what it likes.
+func unfit(err error) string {
+	var e *pflag.InvalidValueError
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	what := ""
+	switch f := e.GetFlag(); f.Value.Type() {
+	case "duration":
+		what = "a time such as 90s, 30m or 2h"
+	case "int", "int64":
+		what = "a whole number"
+	case "float64":
+		what = "a number such as 2 or 0.5"
+	case "bool":
+		what = "true or false"
+	default:
+		return err.Error()
+	}
+	return fmt.Sprintf("--%s %q: not %s", e.GetFlag().Name, e.GetValue(), what)
 }
 
 // describe makes the usages of the options of a tree what completion shows beside

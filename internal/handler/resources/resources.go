@@ -78,7 +78,7 @@ func (h *Handler) Accept(_ context.Context, s *handler.Scene, c capability.Contr
 	}
 	if h.Host.Unenforced != nil {
 		if not := h.Host.Unenforced(l); len(not) > 0 {
-			return refuse("limits cannot be enforced here: %s", strings.Join(not, "; "))
+			return refuse("limits cannot be enforced here: %s; 'kitbox doctor' says what they need", strings.Join(not, "; "))
 		}
 	}
 	return nil

@@ -197,11 +197,11 @@ func (s *Store) Load(ctx context.Context, r io.Reader) ([]string, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			return nil, refuse("is no tar: %v", err)
-		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if err != nil {
+			return nil, refuse("is no tar: %v", err)
 		}
 		name := path.Clean(h.Name)
 		switch dir, base := path.Split(name); {

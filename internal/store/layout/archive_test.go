@@ -3,11 +3,13 @@ package layout_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -126,5 +128,15 @@ func TestArchivesThatAreNotWholeAreRefused(t *testing.T) {
 	gone := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("gone"), Size: 4}
 	if err := s.Save(t.Context(), []layout.Tag{{Name: "x", Descriptor: gone}}, io.Discard); !errors.Is(err, kiterr.ErrNotFound) {
 		t.Errorf("saving what is not there: %v", err)
+	}
+}
+
+// What is read of an archive ends when its reading is interrupted, and that says nothing
+// about the archive.
+func TestALoadThatIsInterruptedRefusesNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := open(t).Load(ctx, iotest.ErrReader(ctx.Err())); !errors.Is(err, context.Canceled) || errors.Is(err, kiterr.ErrRefused) {
+		t.Errorf("%v", err)
 	}
 }
