@@ -72,8 +72,8 @@ func TestQuickRunMeasuresEverything(t *testing.T) {
 			t.Errorf("publishing moves layers: %+v", l)
 		}
 	}
-	if compared != 22 || judged != 23 {
-		t.Errorf("%d comparisons and %d verdicts, want 22 and 23", compared, judged)
+	if compared != 22 || judged != 24 {
+		t.Errorf("%d comparisons and %d verdicts, want 22 and 24", compared, judged)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "kitbox-bench-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
