@@ -369,9 +369,9 @@ func (c *carried) cut() bool {
 }
 
 // finish says that the handler returns, and reports whether nothing of an answer is left
-// to the server, since another protocol was spoken. A request that was cancelled while it left takes
-// the connection to the host with it, and all others there: a part may wait there until
-// the host takes it, and HTTP/2 leaves that behind.
+// to the server, since another protocol was spoken. A request that was cancelled while
+// it left takes the connection to the host with it, and all others there: a part may
+// wait there until the host takes it, and HTTP/2 leaves that behind.
 func (c *carried) finish() (changed bool) {
 	c.mu.Lock()
 	if to := c.to; c.aborted && to != nil && !c.left {

@@ -71,7 +71,8 @@ func (p *Proxy) Rejudge() int {
 }
 
 // drop forgets flows that have been stopped, and sees to it that both ends of these
-// and of requests that have been cancelled learn of it. That takes many times as long as to stop them, and wakes whoever carries them.
+// and of requests that have been cancelled learn of it. That takes many times as long
+// as to stop them, and wakes whoever carries them.
 func (p *Proxy) drop(fs []*flow, es []ending) {
 	tell := func() {
 		for _, f := range fs {
