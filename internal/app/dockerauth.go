@@ -37,7 +37,7 @@ const challengesFile = "registries.json"
 
 // logins presents the registry logins of p, whose directory is dir; nil when it
 // has none.
-func logins(p *plan.Plan, dir string, log func(audit.Decision)) (*dockerauth.Presenter, error) {
+func logins(p *plan.Plan, dir string, log func(...audit.Decision)) (*dockerauth.Presenter, error) {
 	if len(p.DockerAuth) == 0 {
 		return nil, nil
 	}
@@ -49,7 +49,7 @@ func logins(p *plan.Plan, dir string, log func(audit.Decision)) (*dockerauth.Pre
 
 // shownLogins is [engine.Config.Logins], by what the boundary has written down.
 func shownLogins(p *plan.Plan, dir, host string, port uint16) ([]string, error) {
-	docker, err := logins(p, dir, func(audit.Decision) {})
+	docker, err := logins(p, dir, func(...audit.Decision) {})
 	if err != nil || docker == nil {
 		return nil, err
 	}

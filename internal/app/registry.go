@@ -20,7 +20,7 @@ import (
 
 // openRegistry makes the registry of p's sandbox over the store of home; nil if p
 // grants none.
-func openRegistry(home string, p *plan.Plan, leaf func(host string) (*tls.Certificate, error), phase func() plan.Phase, log func(audit.Decision)) (*registry.Server, error) {
+func openRegistry(home string, p *plan.Plan, leaf func(host string) (*tls.Certificate, error), phase func() plan.Phase, log func(...audit.Decision)) (*registry.Server, error) {
 	if p.Registry == nil {
 		return nil, nil
 	}

@@ -39,8 +39,10 @@ func newPublicNetwork(dir string) (*publicNetwork, error) {
 		resolvConf: filepath.Join(dir, "resolv-public.conf"),
 		config: control.Config{
 			Sandbox: "build step", Phase: plan.Install, Policy: policy,
-			Log: func(d audit.Decision) {
-				slog.Info("network", "verdict", d.Verdict, "host", d.Host, "port", d.Port, "protocol", d.Protocol, "why", d.Why)
+			Log: func(ds ...audit.Decision) {
+				for _, d := range ds {
+					slog.Info("network", "verdict", d.Verdict, "host", d.Host, "port", d.Port, "protocol", d.Protocol, "why", d.Why)
+				}
 			},
 		},
 	}

@@ -13,11 +13,9 @@
 package audit
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,8 +91,8 @@ const maxSeen = 8192
 // A Log writes decisions to W. Set its fields before the first call. Its
 // methods can be called concurrently.
 type Log struct {
-	// W receives whole lines, one Write each; required. Open it with
-	// O_APPEND so that lines of two processes do not mix.
+	// W receives whole lines, in one Write those of what was decided together;
+	// required. Open it with O_APPEND so that lines of two processes do not mix.
 	W io.Writer
 
 	// Window is how long repeats of a decision are gathered before they are
@@ -131,6 +129,7 @@ type Log struct {
 	aside   int64             // the least size at which it is put aside; guarded by mu
 	closed  bool              // guarded by mu
 	failure error             // the first of W; guarded by mu
+	batch   batch             // lines that are about to be written; guarded by mu
 	torn    bool              // W ends within a line; guarded by mu
 	lost    int               // decisions that could not be written; guarded by mu
 }
@@ -197,9 +196,26 @@ func Open(path string) (*Log, error) {
 	return l, nil
 }
 
-// Write adds d. It sets the schema, fills in a missing time and a count of 1,
-// and cuts texts that are too long.
-func (l *Log) Write(d Decision) {
+// Write adds ds, which were decided together. It sets their schema, fills in a missing
+// time and a count of 1, and cuts texts that are too long.
+func (l *Log) Write(ds ...Decision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	now := time.Now()
+	for _, d := range ds {
+		if d.Time.IsZero() {
+			d.Time = now
+		}
+		l.add(d)
+	}
+	l.commit()
+}
+
+// add is Write without the writing; l.mu is held.
+func (l *Log) add(d Decision) {
 	d.Schema = Schema
 	if d.Count < 1 {
 		d.Count = 1
@@ -207,24 +223,16 @@ func (l *Log) Write(d Decision) {
 	for _, s := range []*string{&d.Host, &d.Rule, &d.Source, &d.Why, &d.Dialled, &d.Sandbox, &d.Method, &d.Path, &d.Credential} {
 		*s = clean(*s)
 	}
-	k := keyOf(&d)
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return
-	}
-	if d.Time.IsZero() {
-		d.Time = time.Now()
-	}
 	d.Time = d.Time.UTC()
 	if l.timer == nil {
 		l.begin(d.Time)
 	}
 	if l.failing.Load() != nil {
-		l.line(d) // every decision is an attempt to go on
+		l.line(d)
+		l.commit() // every decision is an attempt to go on
 		return
 	}
+	k := keyOf(&d)
 	c := classOf(d)
 	again, whole := l.seen[k], true
 	if again == nil && !l.room(c) {
@@ -366,10 +374,11 @@ func (l *Log) flush() {
 		l.timer = nil
 	}
 	l.counts()
+	l.commit()
 	l.seen = nil
 }
 
-// counts writes what has been gathered; l.mu is held.
+// counts adds lines for what has been gathered; l.mu is held.
 func (l *Log) counts() {
 	for _, d := range l.seen {
 		if d.Count > 0 {
@@ -377,49 +386,6 @@ func (l *Log) counts() {
 			d.Count = 0
 		}
 	}
-}
-
-// line writes one line; l.mu is held.
-func (l *Log) line(d Decision) {
-	b, err := json.Marshal(d)
-	if err == nil {
-		err = l.put(append(b, '\n'), classOf(d))
-	}
-	if err != nil {
-		l.lost += d.Count
-		l.failing.Store(&err)
-		if l.failure == nil {
-			l.failure = err
-		}
-		return
-	}
-	if was := l.failing.Load(); was != nil {
-		lost := Decision{Schema: Schema, Time: d.Time, Sandbox: d.Sandbox, Phase: d.Phase, Kind: Overflow, Verdict: Failed, Host: "*",
-			Why: clean("decisions that could not be written: " + (*was).Error()), Count: l.lost}
-		l.failing.Store(nil)
-		l.lost = 0
-		l.line(lost)
-	}
-}
-
-// put writes b to W, whole or with what is missing ended by the next; l.mu is held.
-func (l *Log) put(b []byte, c class) error {
-	if l.path != "" && l.held > 0 && l.held+int64(len(b)) > max(l.size(), l.aside) {
-		l.rotate()
-	}
-	if l.torn {
-		b = append([]byte{'\n'}, b...)
-	}
-	n, err := l.W.Write(b)
-	l.held += int64(n)
-	l.spent[c].bytes += int64(n)
-	if n > 0 {
-		l.torn = n < len(b) && b[n-1] != '\n'
-	}
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	return err
 }
 
 func (l *Log) window() time.Duration {
@@ -441,12 +407,4 @@ func (l *Log) size() int64 {
 		return l.Bytes
 	}
 	return Size
-}
-
-// clean bounds s and makes it valid UTF-8; JSON escapes the rest.
-func clean(s string) string {
-	if len(s) > maxField {
-		s = s[:maxField] + "..."
-	}
-	return strings.ToValidUTF8(s, "?")
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
 // lines decodes what was written and fails on anything that is not one whole
@@ -317,4 +319,36 @@ func TestFileOnlyGrows(t *testing.T) {
 	if _, err := Open(filepath.Join(path, "no")); err == nil {
 		t.Error("Open below a file succeeded")
 	}
+}
+
+// FuzzLine compares a line with what package json makes of it.
+func FuzzLine(f *testing.F) {
+	f.Add(int64(0), "a.example", "GET", "/", uint16(443), 1)
+	f.Add(int64(1<<62), "", "<&>", "\x00\u2028\xff\"\\é", uint16(0), -1)
+	f.Add(int64(1700000000123456789), "sandbox", "\x7f", "/a b", uint16(1), 0)
+	f.Fuzz(func(t *testing.T, ns int64, one, two, three string, port uint16, count int) {
+		d := Decision{Schema: Schema, Time: time.Unix(ns/1e9, ns%1e9).UTC(), Sandbox: one, Phase: plan.Phase(two), Kind: Kind(three), Verdict: one, Host: two, Port: port,
+			Protocol: three, Method: two, Path: three, Rule: one, Source: two, Why: three, Credential: one, Dialled: two, Count: count}
+		line, err := appendLine(nil, &d)
+		want, other := json.Marshal(d)
+		if (err == nil) != (other == nil) || err == nil && string(line) != string(want)+"\n" {
+			t.Errorf("%s, %v\n%s, %v", line, err, want, other)
+		}
+	})
+}
+
+func BenchmarkLine(b *testing.B) {
+	d := Decision{Schema: Schema, Time: time.Now().UTC(), Sandbox: "one", Phase: plan.Install, Kind: Cut, Verdict: Deny, Host: "www.example.com", Port: 443,
+		Protocol: "http", Method: "GET", Path: "/ok/12", Rule: "www.example.com", Source: "kit example.com/a@sha256:0123", Why: "no runtime rule allows it", Count: 1}
+	b.Run("ours", func(b *testing.B) {
+		var line []byte
+		for b.Loop() {
+			line, _ = appendLine(line[:0], &d)
+		}
+	})
+	b.Run("json", func(b *testing.B) {
+		for b.Loop() {
+			_, _ = json.Marshal(d)
+		}
+	})
 }

@@ -95,9 +95,9 @@ type Config struct {
 	Policy *egress.Policy
 	Routes []plan.Route
 
-	// Log is told of every decision, concurrently; it must not call the
-	// Boundary. Nil discards; see [audit.Log.Write].
-	Log func(audit.Decision)
+	// Log is told of every decision, concurrently, and of those that were made
+	// together at once; it must not change them, nor call the Boundary. Nil discards; see [audit.Log.Write].
+	Log func(...audit.Decision)
 
 	// Failing says why decisions cannot be logged now; see [proxy.Proxy.Failing].
 	// Nil: they always can.
@@ -187,7 +187,7 @@ type Boundary struct {
 	proxy *proxy.Proxy
 	udp   *datagram.Server
 	names *dns.Table
-	log   func(audit.Decision)
+	log   func(...audit.Decision)
 
 	inspect *intercept.Server // nil without Leaf
 
@@ -222,11 +222,14 @@ func Start(ctx context.Context, c Config) (*Boundary, error) {
 	if err := b.names.Restore(c.Names); err != nil {
 		return nil, err
 	}
-	b.log = func(d audit.Decision) {
-		if c.Log != nil {
-			d.Sandbox = c.Sandbox
-			c.Log(d)
+	b.log = func(ds ...audit.Decision) {
+		if c.Log == nil {
+			return
 		}
+		for i := range ds {
+			ds[i].Sandbox = c.Sandbox
+		}
+		c.Log(ds...)
 	}
 	b.rules.Store(&proxy.Rules{Phase: c.Phase, Policy: c.Policy, Routes: routes})
 	flows := c.Limits.Flows

@@ -725,9 +725,9 @@ func TestFloodOfConnectionsIsBounded(t *testing.T) {
 	x := start(t, g, control.Config{
 		Policy: policy(t, "runtime allow echo.example"), Routes: []plan.Route{route("echo.example", at)},
 		Limits: control.Limits{Flows: limit},
-		Log: func(d audit.Decision) {
-			log.Write(d)
-			if logged.Add(1) == n {
+		Log: func(ds ...audit.Decision) {
+			log.Write(ds...)
+			if logged.Add(int32(len(ds))) == n {
 				close(all)
 			}
 		},

@@ -166,9 +166,9 @@ type decisions struct {
 
 func newDecisions() *decisions { return &decisions{more: make(chan struct{}, 1)} }
 
-func (d *decisions) log(x audit.Decision) {
+func (d *decisions) log(xs ...audit.Decision) {
 	d.mu.Lock()
-	d.all = append(d.all, x)
+	d.all = append(d.all, xs...)
 	d.mu.Unlock()
 	select {
 	case d.more <- struct{}{}:

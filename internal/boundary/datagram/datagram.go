@@ -40,7 +40,7 @@ type Server struct {
 	Dial func(ctx context.Context, s egress.Service) (net.Conn, error)
 
 	// Log is told of every decision. Required.
-	Log func(audit.Decision)
+	Log func(...audit.Decision)
 
 	// MaxFlows is how many senders there are at a time; the datagrams of
 	// more are dropped. Zero means 256.

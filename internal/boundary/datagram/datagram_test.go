@@ -40,7 +40,11 @@ func newBench(t *testing.T, s *Server) bench {
 	if s.Rules == nil {
 		s.Rules = func() (plan.Phase, *egress.Policy) { return plan.Runtime, policy }
 	}
-	s.Log = func(d audit.Decision) { b.logs <- d }
+	s.Log = func(ds ...audit.Decision) {
+		for _, d := range ds {
+			b.logs <- d
+		}
+	}
 	if s.Dial == nil {
 		s.Dial = func(ctx context.Context, _ egress.Service) (net.Conn, error) {
 			var d net.Dialer

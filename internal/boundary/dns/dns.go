@@ -54,7 +54,7 @@ type Server struct {
 	Names *Table
 
 	// Log is told of every refusal. Required.
-	Log func(audit.Decision)
+	Log func(...audit.Decision)
 
 	// PerSecond is how many questions are answered in a second, with a burst
 	// of twice as many; the rest is refused. Zero means 1000.

@@ -38,7 +38,7 @@ func resolver(t testing.TB) (*Server, *[]audit.Decision) {
 	return &Server{
 		Rules: func() (plan.Phase, *egress.Policy) { return plan.Runtime, p },
 		Names: NewTable(0, nil),
-		Log:   func(d audit.Decision) { mu.Lock(); *log = append(*log, d); mu.Unlock() },
+		Log:   func(ds ...audit.Decision) { mu.Lock(); *log = append(*log, ds...); mu.Unlock() },
 	}, log
 }
 
@@ -431,7 +431,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	s, _ := resolver(f)
 	s.PerSecond = 1 << 30
-	s.Log = func(audit.Decision) {}
+	s.Log = func(...audit.Decision) {}
 	f.Fuzz(func(t *testing.T, q []byte) {
 		out := s.Answer(q, nil)
 		if out == nil {

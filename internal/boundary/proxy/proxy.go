@@ -46,8 +46,8 @@ type Proxy struct {
 	// Names says which name a synthetic address stands for. Required.
 	Names *dns.Table
 
-	// Log is told of every decision. Required.
-	Log func(audit.Decision)
+	// Log is told of every decision, of those that were made together at once. Required.
+	Log func(...audit.Decision)
 
 	// Failing says why decisions cannot be logged now. While it does, nothing
 	// that could carry a proof passes: nobody would learn what it was used for.
