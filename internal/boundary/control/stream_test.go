@@ -334,8 +334,8 @@ func TestChangeWhileDialling(t *testing.T) {
 	}
 	<-inDial
 	b.SetPolicy(policy(t, append(allow, "runtime deny 93.184.0.0/16 operator")...))
+	c.Write([]byte("ping\n")) // a reset that came before would be told to it and not to who reads
 	close(dialOn)
-	c.Write([]byte("ping\n"))
 	if err := refused(c, nil); err != nil {
 		t.Errorf("address revoked while it was dialled: %v", err)
 	}
