@@ -124,6 +124,14 @@ func DecodePath(raw string) (string, error) {
 	if len(raw) > maxPath {
 		return "", fmt.Errorf("the path is longer than %d bytes", maxPath)
 	}
+	if plainPath(raw) {
+		return raw, nil
+	}
+	return decodePath(raw)
+}
+
+// decodePath is DecodePath of any path of a bearable length.
+func decodePath(raw string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -158,6 +166,19 @@ func DecodePath(raw string) (string, error) {
 		}
 	}
 	return path, nil
+}
+
+// plainPath reports whether nothing in raw, a path, needs the look of decodePath.
+func plainPath(raw string) bool {
+	for i := range len(raw) {
+		switch c := raw[i]; {
+		case c < 0x20 || c == 0x7f || strings.IndexByte(`\%?#;`, c) >= 0:
+			return false
+		case c == '/' && i+1 < len(raw) && (raw[i+1] == '/' || raw[i+1] == '.'):
+			return false
+		}
+	}
+	return true
 }
 
 func isHex(c byte) bool {
@@ -203,59 +224,4 @@ func (b *bound) refuses(method, path string) bool {
 
 func (b *bound) onPath(path string) bool {
 	return b.paths == nil || slices.ContainsFunc(b.paths, func(re *regexp.Regexp) bool { return re.MatchString(path) })
-}
-
-// DecideRequest judges an HTTP request on a connection that [Policy.Decide]
-// allows. path is as it was sent, without the query. On a connection that need
-// not be inspected it says what Decide says.
-func (p *Policy) DecideRequest(r Request, method, path string) Verdict {
-	v := p.Decide(r)
-	if !v.Allow || !v.Inspect {
-		return v
-	}
-	if len(method) > maxMethod {
-		return Verdict{Inspect: true, Why: fmt.Sprintf("the method is longer than %d bytes", maxMethod)}
-	}
-	decoded, err := DecodePath(path)
-	if err != nil {
-		return Verdict{Inspect: true, Why: err.Error()}
-	}
-	h, err := ParseHost(r.Host)
-	if err != nil {
-		return Verdict{Inspect: true, Why: err.Error()}
-	}
-	l := p.lists(r.Phase)
-	if v.Service != nil {
-		return l.serviceRequest(v, r.Port, method, decoded)
-	}
-	if d := l.boundDeny.first(h, r.Port, func(r *rule) bool { return r.bound.refuses(method, decoded) }); d != nil {
-		return d.verdict
-	}
-	plain := func(r *rule) bool { return !h.Addr.IsValid() || l.addrRule(r, h.Addr, false) }
-	if a := l.allow.first(h, r.Port, plain); a != nil {
-		v := a.verdict
-		v.Inspect = true
-		return v
-	}
-	if a := l.boundAllow.first(h, r.Port, func(r *rule) bool { return plain(r) && r.bound.admits(method, decoded) }); a != nil {
-		return a.verdict
-	}
-	var known []string
-	l.boundAllow.each(h, func(b *rule) bool {
-		if b.port == 0 || b.port == r.Port {
-			known = append(known, b.bound.text)
-		}
-		return len(known) < 8
-	})
-	slices.Sort(known) // indexes have no order
-	return Verdict{Inspect: true, Why: fmt.Sprintf("no %s rule allows %s %s%s; there only %s", r.Phase, method, h, quotePath(decoded), strings.Join(slices.Compact(known), "; "))}
-}
-
-// quotePath is quote without the quotes for what is printable anyway.
-func quotePath(p string) string {
-	q := quote(p)
-	if len(q) == len(p)+2 {
-		return p
-	}
-	return q
 }

@@ -190,6 +190,11 @@ func FuzzDecodePath(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		if plainPath(s) && strings.HasPrefix(s, "/") {
+			if p, err := decodePath(s); err != nil || p != s {
+				t.Fatalf("%q is not itself, but %q, %v", s, p, err)
+			}
+		}
 		p, err := DecodePath(s)
 		if err != nil {
 			if p != "" {
