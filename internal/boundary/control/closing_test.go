@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/control"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
@@ -26,7 +27,8 @@ func TestClosingAPhaseCutsManyConnections(t *testing.T) {
 			reset.Add(1)
 		}
 	})
-	b := start(t, g, control.Config{Phase: plan.Install, Policy: policy(t, "install allow open.example", "install allow both.example", "runtime allow both.example"),
+	log := newDecisions()
+	b := start(t, g, control.Config{Phase: plan.Install, Log: log.log, Policy: policy(t, "install allow open.example", "install allow both.example", "runtime allow both.example"),
 		Routes: []plan.Route{route("open.example", at), route("both.example", at)}})
 	stays, err := g.dialName("ip4", "both.example", 80)
 	if err != nil {
@@ -64,6 +66,10 @@ func TestClosingAPhaseCutsManyConnections(t *testing.T) {
 	b.SetPhase(plan.Runtime)
 	if n := b.Flows(); n != 1 {
 		t.Errorf("%d flows are carried, want the one that the phase allows", n)
+	}
+	cut := func(d audit.Decision) bool { return d.Kind == audit.Cut }
+	if d := log.wait(t, "the cut", cut); d.Host != "open.example" || d.Count != 3*each {
+		t.Errorf("the log says %+v", d)
 	}
 	speak(t, stays)
 	for i, c := range conns {

@@ -76,10 +76,12 @@ type Session struct {
 	Refuse func(protocol, method, path, why string)
 }
 
-// A Cancel ends a request. It returns at once. still is closed when the request moves
-// no byte any more; a client that reads nothing, or a hook that does not heed its
-// context, can keep that from happening. tell lets both ends know if they do not yet;
-// it is to be called when nothing else is to be ended first, which it would hold up.
+// A Cancel ends a request. It returns at once and wakes nobody. still is nil if the
+// request moves no byte any more. Else others have to come to an end for it, and still is
+// closed some time after tell; a client that reads nothing, or a hook that does not heed
+// its context, can keep that from happening. tell lets both ends know, and does nothing when
+// called again; it is to be called when nothing else is to be ended first, which it would
+// hold up.
 type Cancel func(why error) (still <-chan struct{}, tell func())
 
 // A Turn is what is done with one request that was allowed.

@@ -36,15 +36,10 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0, still: make(chan struct{})}
+	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
 	defer st.after(c)
 	stop := func(why error) (still <-chan struct{}, tell func()) {
-		tell = func() { c.hush(); cancel(why); c.wake() }
-		if c.abort() {
-			return c.still, tell
-		}
-		tell() // since others have to come to an end
-		return c.still, func() {}
+		return c.abort(), func() { c.hush(); cancel(why); c.wake() }
 	}
 	asked := []Request{}
 	other := others(r)
@@ -252,8 +247,7 @@ type carried struct {
 	turn  Turn   // of what is sent
 	turns []Turn // that one, and those of what else it could be taken for
 	http2 bool
-	sent  bool          // the request has no body
-	still chan struct{} // closed when it moves no byte any more
+	sent  bool // the request has no body
 
 	mu      sync.Mutex
 	to      net.Conn // what it leaves by; guarded by mu
@@ -265,7 +259,9 @@ type carried struct {
 	over    bool     // nothing may be asked of the writer any more; guarded by mu
 	refused bool     // all of the answer is that it was cancelled; guarded by mu
 	ended   bool     // nothing of it is left; guarded by mu
-	quiet   bool     // still is closed; guarded by mu
+	quiet   bool     // it moves no byte any more; guarded by mu
+
+	still chan struct{} // closed when it is quiet, if somebody waits for that; guarded by mu
 }
 
 type carriedKey struct{}
@@ -317,14 +313,20 @@ func (c *carried) deliver() {
 	}
 }
 
-// abort lets no more of an answer be written that has begun, and reports whether the
-// request moves no byte any more.
-func (c *carried) abort() bool {
+// abort lets no more of an answer be written that has begun, and returns what a
+// [Cancel] does.
+func (c *carried) abort() (still <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
 	c.settle()
-	return c.quiet
+	if c.quiet {
+		return nil
+	}
+	if c.still == nil {
+		c.still = make(chan struct{})
+	}
+	return c.still
 }
 
 // past is a deadline that is over.
@@ -352,12 +354,14 @@ func (c *carried) wake() {
 	}
 }
 
-// settle closes still if that holds; c.mu is held. What has begun to be answered moves
+// settle notes whether c is quiet; c.mu is held. What has begun to be answered moves
 // nothing more if it has no body and has left; all else is waited for to its end.
 func (c *carried) settle() {
 	if !c.quiet && (c.ended || c.over && c.refused || !c.over && c.aborted && c.begun && c.sent && (c.left || c.to == nil) && !c.changed && !c.writing) {
 		c.quiet = true
-		close(c.still)
+		if c.still != nil {
+			close(c.still)
+		}
 	}
 }
 

@@ -54,9 +54,9 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	// The rules may have changed while the address was being dialled, when
 	// there was none yet to judge.
 	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
-		if v := p.judge(now, f); !v.Allow {
+		if v := p.judge(&verdicts{rules: now}, f); !v.Allow {
 			if f.end() {
-				p.logCut(now, f, v)
+				p.Log(cutting(now, f, v))
 			}
 			return nil, &refusal{v.Why, v}
 		}

@@ -24,12 +24,12 @@ type flow struct {
 	gate   gate
 
 	mu       sync.Mutex
-	spliced  bool                  // guarded by mu; it is carried unseen
-	dialling int                   // guarded by mu; how many other sides are being made
-	ups      []*upstream           // guarded by mu; more than one only if it is looked into
-	requests map[*request]struct{} // guarded by mu; being carried
-	cut      bool                  // guarded by mu; nothing may be attached any more
-	closed   bool                  // guarded by mu; both sides have been reset or closed
+	spliced  bool        // guarded by mu; it is carried unseen
+	dialling int         // guarded by mu; how many other sides are being made
+	ups      []*upstream // guarded by mu; more than one only if it is looked into
+	requests []*request  // guarded by mu; being carried
+	cut      bool        // guarded by mu; nothing may be attached any more
+	closed   bool        // guarded by mu; both sides have been reset or closed
 }
 
 // An upstream is the other side of a flow.
@@ -98,15 +98,28 @@ func (f *flow) mark() bool {
 }
 
 // stop is end, except that what is open stays so and both ends learn of nothing: f is
-// only kept from moving another byte, which takes a moment.
-func (f *flow) stop() bool {
+// only kept from moving another byte, which takes a moment. idle says that it moves
+// none from now on; else see undialled and rest.
+func (f *flow) stop() (first, idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first := f.mark()
+	first = f.mark()
 	if first && f.dialling > 0 {
 		f.cancel() // that goes through no gate
 	}
-	return first
+	return first, f.dialling == 0 && f.gate.idle()
+}
+
+// live appends to qs the requests that are carried and have not been cancelled.
+func (f *flow) live(qs []*request) []*request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range f.requests {
+		if !q.over {
+			qs = append(qs, q)
+		}
+	}
+	return qs
 }
 
 // undialled waits until no other side of f, which has been stopped, is being made; not

@@ -17,21 +17,23 @@ import (
 // that nothing ends. Its methods can be called concurrently.
 type Proof struct {
 	granted func(name string) bool // whether a credential may be used at this moment; nil: all may
-	revoked chan struct{}          // closed when the request may not go on; nil: never
+	ends    bool                   // the request may be kept from going on
 
 	mu      sync.Mutex
-	once    sync.Once
 	held    []string     // guarded by mu; credentials with whose grant the request ends
 	given   []string     // guarded by mu; those that it was given a secret of
 	secrets echo.Secrets // guarded by mu
 	notes   []string     // guarded by mu
 	failed  bool         // guarded by mu
+
+	over    bool          // guarded by mu; the request may not go on
+	revoked chan struct{} // guarded by mu; closed then, if somebody waits for that
 }
 
 // NewProof returns the proof of a request that [Proof.Revoke] ends. granted says whether
 // a credential may be used at the moment it is asked.
 func NewProof(granted func(name string) bool) *Proof {
-	return &Proof{granted: granted, revoked: make(chan struct{})}
+	return &Proof{granted: granted, ends: true}
 }
 
 // Hold lets the request end when the credential name is not granted any more, and
@@ -93,12 +95,13 @@ func (p *Proof) Answer(r *http.Response) { p.Secrets().Answer(r) }
 // may not go on, or with the function.
 func (p *Proof) Outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if p.revoked == nil {
+	if !p.ends {
 		return ctx, cancel
 	}
+	revoked := p.revocation()
 	go func() {
 		select {
-		case <-p.revoked:
+		case <-revoked:
 			cancel()
 		case <-ctx.Done():
 		}
@@ -106,24 +109,37 @@ func (p *Proof) Outlive(ctx context.Context) (context.Context, context.CancelFun
 	return ctx, cancel
 }
 
+// revocation returns what is closed when the request may not go on.
+func (p *Proof) revocation() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.revoked == nil {
+		p.revoked = make(chan struct{})
+		if p.over {
+			close(p.revoked)
+		}
+	}
+	return p.revoked
+}
+
 // Revoked reports whether the request may not go on any more.
 func (p *Proof) Revoked() bool {
-	if p.revoked == nil {
-		return false
-	}
-	select {
-	case <-p.revoked:
-		return true
-	default:
-		return false
-	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
 }
 
 // Revoke says that the request may not go on. It can be called more than once, and does
 // nothing to one that nothing ends.
 func (p *Proof) Revoke() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ends || p.over {
+		return
+	}
+	p.over = true
 	if p.revoked != nil {
-		p.once.Do(func() { close(p.revoked) })
+		close(p.revoked)
 	}
 }
 

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,51 +22,176 @@ func (p *Proxy) Rejudge() int {
 		flows = append(flows, f)
 	}
 	p.mu.Unlock()
-	rules := p.Rules()
-	var cut []*flow
-	var why []egress.Verdict
+	r := rejudgement{p: p, rules: p.Rules()}
+	r.verdicts.rules = r.rules
+	// Everything is stopped before anything is waited for, and before anyone is woken,
+	// who would have the processor then.
 	for _, f := range flows {
-		if v := p.judge(rules, f); !v.Allow && f.stop() {
-			cut, why = append(cut, f), append(why, v)
+		r.flow(f)
+	}
+	r.settle()
+	// After the last cut, since a log may be slow, and before anyone learns of it.
+	if len(r.log.lines) > 0 {
+		p.Log(r.log.lines...)
+	}
+	p.drop(r.cut, r.ended)
+	return len(r.cut)
+}
+
+// A rejudgement is what one change of the rules has come to.
+type rejudgement struct {
+	p        *Proxy
+	rules    Rules
+	verdicts verdicts
+	cut      []*flow
+	busy     []*flow  // of those, which may still move something
+	ended    []ending // requests on connections that stay
+	log      tally
+	live     []*request // scratch
+}
+
+// flow judges f, and what is on it.
+func (r *rejudgement) flow(f *flow) {
+	v := r.p.judge(&r.verdicts, f)
+	if v.Allow {
+		r.requests(f)
+		return
+	}
+	r.stop(f, v)
+}
+
+// stop cuts f, and with it the requests on it.
+func (r *rejudgement) stop(f *flow, v egress.Verdict) {
+	first, idle := f.stop()
+	if !first {
+		return // somebody else has, or it has ended
+	}
+	r.cut = append(r.cut, f)
+	if !idle {
+		r.busy = append(r.busy, f)
+	}
+	r.log.connection(cutting(r.rules, f, v))
+	r.live = f.live(r.live[:0])
+	for _, q := range r.live {
+		r.over(f, q, v)
+	}
+}
+
+// cutting is what the log says of f when it is cut.
+func cutting(rules Rules, f *flow, v egress.Verdict) audit.Decision {
+	return audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
+		Rule: v.Rule, Source: v.Source, Why: v.Why}
+}
+
+// requests cancels the requests of f, which stays, that the rules do not allow.
+func (r *rejudgement) requests(f *flow) {
+	r.live = f.live(r.live[:0])
+	if len(r.live) == 0 {
+		return
+	}
+	to := r.verdicts.at(f.request(r.rules))
+	for _, q := range r.live {
+		v := to.DecideRequest(q.method, q.path)
+		if names := q.proof.holds(); v.Allow && !r.p.granted(r.rules.Phase, names) {
+			v = egress.Verdict{Why: notGranted(names)}
 		}
+		if v.Allow {
+			continue
+		}
+		r.over(f, q, v)
+		still, tell := q.cancel(&intercept.RefusedError{Why: v.Why})
+		r.ended = append(r.ended, ending{f, still, tell})
 	}
-	// Everything is stopped before anything is waited for.
-	var ended []ending
-	var lines []audit.Decision
-	for _, f := range flows {
-		es, ds := p.rejudgeRequests(rules, f)
-		ended, lines = append(ended, es...), append(lines, ds...)
-	}
-	soon, late := time.NewTimer(heed), time.NewTimer(time.Second)
+}
+
+// over says that q, a request on f, may not go on.
+func (r *rejudgement) over(f *flow, q *request, v egress.Verdict) {
+	f.mu.Lock()
+	q.over = true
+	f.mu.Unlock()
+	q.proof.Revoke()
+	d := cutting(r.rules, f, v)
+	d.Protocol, d.Method, d.Path = "http", q.method, q.path
+	r.log.request(d)
+}
+
+// settle returns once nothing that was stopped moves a byte. What takes long for that
+// on a connection that stays costs the connection.
+func (r *rejudgement) settle() {
+	soon := time.NewTimer(heed)
 	defer soon.Stop()
-	defer late.Stop()
-	for _, f := range outlive(ended, soon.C) {
-		if f.stop() {
-			cut, why = append(cut, f), append(why, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
-		}
+	for _, f := range outlive(r.ended, soon.C) {
+		r.stop(f, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
 	}
-	dials := time.NewTimer(heedDial)
+	if len(r.busy) == 0 {
+		return
+	}
+	dials, late := time.NewTimer(heedDial), time.NewTimer(time.Second)
 	defer dials.Stop()
-	for _, f := range cut {
+	defer late.Stop()
+	for _, f := range r.busy {
 		if !f.undialled(dials.C) {
 			break // it does not heed that it was cancelled, and is given to nobody
 		}
 	}
-	for _, f := range cut {
+	for _, f := range r.busy {
 		if !f.rest(late.C) {
 			break // a system call that does not return; both sides are about to be closed
 		}
 	}
-	// After the last cut, since a log may be slow, and before anyone learns of it, who
-	// would have the processor then.
-	for i, v := range why {
-		p.logCut(rules, cut[i], v)
+}
+
+// A tally is lines of the log, of which those about connections to one destination are
+// one. Its zero value has none.
+type tally struct {
+	lines []audit.Decision
+	at    map[destination]int // where the line of each is
+}
+
+// A destination is what a connection that was cut led to, and why it was.
+type destination struct {
+	host string
+	port uint16
+	rule string
+	why  string
+}
+
+func (t *tally) connection(d audit.Decision) {
+	to := destination{d.Host, d.Port, d.Rule, d.Why}
+	i, ok := t.at[to]
+	if !ok {
+		if t.at == nil {
+			t.at = map[destination]int{}
+		}
+		i = len(t.lines)
+		t.at[to] = i
+		t.lines = append(t.lines, d)
 	}
-	for _, d := range lines {
-		p.Log(d)
+	t.lines[i].Count++
+}
+
+func (t *tally) request(d audit.Decision) {
+	d.Count = 1
+	t.lines = append(t.lines, d)
+}
+
+// verdicts is what rules say of destinations, each of which is asked for once, since
+// there may be hundreds of connections to one.
+type verdicts struct {
+	rules Rules
+	of    map[egress.Request]*egress.Destination
+}
+
+func (vs *verdicts) at(q egress.Request) *egress.Destination {
+	d := vs.of[q]
+	if d == nil {
+		d = vs.rules.Policy.At(q)
+		if vs.of == nil {
+			vs.of = map[egress.Request]*egress.Destination{}
+		}
+		vs.of[q] = d
 	}
-	p.drop(cut, ended)
-	return len(cut)
+	return d
 }
 
 // drop forgets flows that have been stopped, and sees to it that both ends of these
@@ -88,7 +212,8 @@ func (p *Proxy) drop(fs []*flow, es []ending) {
 	}
 	served := p.served
 	if !served {
-		p.tells.Go(tell)
+		p.tells.Add(1)
+		time.AfterFunc(afterwards, func() { defer p.tells.Done(); tell() })
 	}
 	p.mu.Unlock()
 	if served {
@@ -96,20 +221,35 @@ func (p *Proxy) drop(fs []*flow, es []ending) {
 	}
 }
 
+// afterwards is how long the caller of [Proxy.Rejudge] has to go on before those learn of
+// it who were cut. As they wake they take the processor, for milliseconds even from the
+// thread that woke them.
+const afterwards = time.Millisecond
+
 // An ending is a request that was cancelled.
 type ending struct {
 	of    *flow
-	still <-chan struct{} // closed when it moves no byte any more
+	still <-chan struct{} // closed when it moves no byte any more; nil if that is so
 	tell  func()          // lets both ends know
 }
 
-// outlive returns the flows of those of es that are not still when late comes.
+// outlive returns the flows of those of es that are not still when late comes. Those
+// that were not at once are told, since others have to come to an end for them.
 func outlive(es []ending, late <-chan time.Time) (of []*flow) {
-	for i, e := range es {
+	var busy []ending
+	for _, e := range es {
+		if e.still != nil {
+			busy = append(busy, e)
+		}
+	}
+	for _, e := range busy {
+		e.tell()
+	}
+	for i, e := range busy {
 		if await(e.still, late) {
 			continue
 		}
-		for _, e := range es[i:] {
+		for _, e := range busy[i:] {
 			select {
 			case <-e.still:
 			default:
@@ -131,43 +271,17 @@ func await(done <-chan struct{}, late <-chan time.Time) bool {
 	}
 }
 
-// rejudgeRequests cancels the requests of f that rules do not allow any more, and
-// returns what is to be waited for and to be logged. Those of a flow that is cut are
-// ended by that.
-func (p *Proxy) rejudgeRequests(rules Rules, f *flow) (ended []ending, lines []audit.Decision) {
-	f.mu.Lock()
-	live, cut := slices.Collect(maps.Keys(f.requests)), f.cut
-	live = slices.DeleteFunc(live, func(r *request) bool { return r.over })
-	f.mu.Unlock()
-	for _, r := range live {
-		v := rules.Policy.DecideRequest(f.request(rules), r.method, r.path)
-		if names := r.proof.holds(); v.Allow && !p.granted(rules.Phase, names) {
-			v = egress.Verdict{Why: notGranted(names)}
-		}
-		if v.Allow {
-			continue
-		}
-		f.mu.Lock()
-		r.over = true
-		f.mu.Unlock()
-		r.proof.Revoke()
-		if !cut {
-			still, tell := r.cancel(&intercept.RefusedError{Why: v.Why})
-			ended = append(ended, ending{f, still, tell})
-		}
-		lines = append(lines, audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "http",
-			Method: r.method, Path: r.path, Rule: v.Rule, Source: v.Source, Why: v.Why})
-	}
-	return ended, lines
-}
-
 // judge says what rules think of f as far as it has got.
-func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
+func (p *Proxy) judge(vs *verdicts, f *flow) egress.Verdict {
+	rules := vs.rules
+	req := f.request(rules)
+	v := vs.at(req).Verdict
+	if !v.Allow {
+		return v
+	}
 	f.mu.Lock()
 	ups, spliced := slices.Clone(f.ups), f.spliced
 	f.mu.Unlock()
-	req := f.request(rules)
-	v := rules.Policy.Decide(req)
 	for _, u := range ups {
 		behind := u.behind
 		if !u.routed {
@@ -193,9 +307,4 @@ func (p *Proxy) judge(rules Rules, f *flow) egress.Verdict {
 		v = egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "only particular requests are allowed there now, and this connection was not looked into"}
 	}
 	return v
-}
-
-func (p *Proxy) logCut(rules Rules, f *flow, v egress.Verdict) {
-	p.Log(audit.Decision{Phase: rules.Phase, Kind: audit.Cut, Verdict: audit.Deny, Host: f.host, Port: f.port, Protocol: "tcp",
-		Rule: v.Rule, Source: v.Source, Why: v.Why})
 }

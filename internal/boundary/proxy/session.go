@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
@@ -61,14 +62,13 @@ func (p *Proxy) begin(ctx context.Context, f *flow, q intercept.Request, cancel 
 	r.proof = NewProof(func(name string) bool { return p.Presenter.Grants(p.Rules().Phase, name) })
 	// As with flows: a change either finds the request or is seen by it.
 	f.mu.Lock()
-	if f.requests == nil {
-		f.requests = map[*request]struct{}{}
-	}
-	f.requests[r] = struct{}{}
+	f.requests = append(f.requests, r)
 	f.mu.Unlock()
 	t := intercept.Turn{End: func() {
 		f.mu.Lock()
-		delete(f.requests, r)
+		if i := slices.Index(f.requests, r); i >= 0 { // else it has been told already
+			f.requests = slices.Delete(f.requests, i, i+1)
+		}
 		f.mu.Unlock()
 	}}
 	rules := p.Rules()

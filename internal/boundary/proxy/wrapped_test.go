@@ -127,7 +127,7 @@ func TestAProxyThatReadsNothingHoldsUpNobody(t *testing.T) {
 	f := &flow{client: client, cancel: func() {}, ended: make(chan struct{})}
 	f.attach(up, route{})
 	clog(t, up.NetConn().(*net.TCPConn))
-	if !f.stop() || !f.rest(time.After(5*time.Second)) {
+	if first, _ := f.stop(); !first || !f.rest(time.After(5*time.Second)) {
 		t.Fatal("stop")
 	}
 	ended := make(chan struct{})
