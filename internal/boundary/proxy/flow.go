@@ -110,8 +110,9 @@ func (f *flow) stop() (first, idle bool) {
 	return first, f.dialling == 0 && f.gate.idle()
 }
 
-// live appends to qs the requests that are carried and have not been cancelled.
-func (f *flow) live(qs []*request) []*request {
+// live appends to qs the requests that are carried and have not been cancelled, and
+// reports whether f has been cut.
+func (f *flow) live(qs []*request) (_ []*request, cut bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, q := range f.requests {
@@ -119,7 +120,7 @@ func (f *flow) live(qs []*request) []*request {
 			qs = append(qs, q)
 		}
 	}
-	return qs
+	return qs, f.cut
 }
 
 // undialled waits until no other side of f, which has been stopped, is being made; not

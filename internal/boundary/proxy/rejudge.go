@@ -63,15 +63,15 @@ func (r *rejudgement) flow(f *flow) {
 // stop cuts f, and with it the requests on it.
 func (r *rejudgement) stop(f *flow, v egress.Verdict) {
 	first, idle := f.stop()
-	if !first {
-		return // somebody else has, or it has ended
+	if first { // else somebody has, or it has ended
+		r.cut = append(r.cut, f)
+		r.log.connection(cutting(r.rules, f, v))
 	}
-	r.cut = append(r.cut, f)
-	if !idle {
+	if first && !idle {
 		r.busy = append(r.busy, f)
 	}
-	r.log.connection(cutting(r.rules, f, v))
-	r.live = f.live(r.live[:0])
+	// What was done for a request may go on without its connection.
+	r.live, _ = f.live(r.live[:0])
 	for _, q := range r.live {
 		r.over(f, q, v)
 	}
@@ -85,8 +85,8 @@ func cutting(rules Rules, f *flow, v egress.Verdict) audit.Decision {
 
 // requests cancels the requests of f, which stays, that the rules do not allow.
 func (r *rejudgement) requests(f *flow) {
-	r.live = f.live(r.live[:0])
-	if len(r.live) == 0 {
+	cut := false
+	if r.live, cut = f.live(r.live[:0]); len(r.live) == 0 {
 		return
 	}
 	to := r.verdicts.at(f.request(r.rules))
@@ -99,6 +99,9 @@ func (r *rejudgement) requests(f *flow) {
 			continue
 		}
 		r.over(f, q, v)
+		if cut {
+			continue
+		}
 		still, tell := q.cancel(&intercept.RefusedError{Why: v.Why})
 		r.ended = append(r.ended, ending{f, still, tell})
 	}
@@ -150,14 +153,12 @@ type tally struct {
 
 // A destination is what a connection that was cut led to, and why it was.
 type destination struct {
-	host string
-	port uint16
-	rule string
-	why  string
+	host, rule, source, why string
+	port                    uint16
 }
 
 func (t *tally) connection(d audit.Decision) {
-	to := destination{d.Host, d.Port, d.Rule, d.Why}
+	to := destination{d.Host, d.Rule, d.Source, d.Why, d.Port}
 	i, ok := t.at[to]
 	if !ok {
 		if t.at == nil {
@@ -198,6 +199,9 @@ func (vs *verdicts) at(q egress.Request) *egress.Destination {
 // and of requests that have been cancelled learn of it. That takes many times as long
 // as to stop them, and wakes whoever carries them.
 func (p *Proxy) drop(fs []*flow, es []ending) {
+	if len(fs)+len(es) == 0 {
+		return
+	}
 	tell := func() {
 		for _, f := range fs {
 			f.end()
