@@ -163,6 +163,55 @@ func TestWhatIsHeldBackOfAnAnswerDoesNotComeLater(t *testing.T) {
 	}
 }
 
+// TestWhatIsHeldBackOfAnAnswerIsDropped has a host that goes on with its answer as soon
+// as the request for it is not allowed any more: whoever carries it notices, gives up and
+// writes what it had kept so far.
+func TestWhatIsHeldBackOfAnAnswerIsDropped(t *testing.T) {
+	g := newGuest(t)
+	said, goOn := make(chan struct{}), make(chan struct{})
+	at := serve(t, "tcp4", func(c net.Conn) {
+		q, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		q.Body.Close()
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n%s", strings.Repeat("\x01", 1000))
+		said <- struct{}{}
+		<-goOn
+		c.Write([]byte{1})
+		io.Copy(io.Discard, c)
+	})
+	only := func(path string) *egress.Policy {
+		p, err := egress.New([]plan.EgressRule{{Phase: plan.Runtime, Pattern: "small.example", Allow: true, Methods: []string{"GET"}, Paths: []string{path}, Source: "kit k"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	b := start(t, g, control.Config{Policy: only("/small/**"), Leaf: noLeaf, Routes: []plan.Route{route("small.example", at)}})
+	for range 20 {
+		c, err := g.dialName("ip4", "small.example", 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET /small/x HTTP/1.1\r\nHost: small.example\r\n\r\n")
+		<-said
+		time.Sleep(5 * time.Millisecond) // it is held back; else it has come, and the host says more in vain
+		ours := ofPeer(t, c.LocalAddr().(*net.TCPAddr).AddrPort())
+		b.SetPolicy(only("/other/**"))
+		fits := given(t, ours)
+		ours.Close()
+		goOn <- struct{}{}
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, err := io.Copy(io.Discard, c)
+		if n > max(int64(fits), 0) || err == nil {
+			t.Fatalf("%d bytes of an answer came, %d of them before it was not allowed any more; then %v", n, fits, err)
+		}
+		c.Close()
+		b.SetPolicy(only("/small/**"))
+	}
+}
+
 // ofPeer returns another descriptor of the socket of this process whose other end is
 // peer.
 func ofPeer(t *testing.T, peer netip.AddrPort) net.Conn {

@@ -76,13 +76,25 @@ type Session struct {
 	Refuse func(protocol, method, path, why string)
 }
 
-// A Cancel ends a request. It returns at once and wakes nobody. still is nil if the
-// request moves no byte any more. Else others have to come to an end for it, and still is
-// closed some time after tell; a client that reads nothing, or a hook that does not heed
-// its context, can keep that from happening. tell lets both ends know, and does nothing when
-// called again; it is to be called when nothing else is to be ended first, which it would
-// hold up.
-type Cancel func(why error) (still <-chan struct{}, tell func())
+// A Cancel ends a request. It returns at once and wakes nobody.
+type Cancel func(why error) Cancelled
+
+// A Cancelled request is about to be over.
+type Cancelled struct {
+	// Alone says that the request has its connection to itself and that its answer has
+	// begun, as in HTTP/1, which ends such only with the connection: the server may
+	// hold a part back. Who can cut that needs nothing else.
+	Alone bool
+
+	// Still is nil if the request moves no byte any more. Else others have to come to
+	// an end for it, and it is closed some time after Tell; a client that reads
+	// nothing, or a hook that does not heed its context, can keep that from happening.
+	Still <-chan struct{}
+
+	// Tell lets both ends know, and does nothing when called again. It is to be called
+	// when nothing else is to be ended first, which it would hold up.
+	Tell func()
+}
 
 // A Turn is what is done with one request that was allowed.
 type Turn struct {

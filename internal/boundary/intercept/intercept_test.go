@@ -140,8 +140,7 @@ func (b *bound) session(c net.Conn) *intercept.Session {
 func (b *bound) end(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, tell := b.cancel(&intercept.RefusedError{Why: why})
-	tell()
+	b.cancel(&intercept.RefusedError{Why: why}).Tell()
 }
 
 func (b *bound) client(http2 bool) *http.Client {
@@ -909,16 +908,19 @@ func TestACancelledAnswerIsStillAtOnce(t *testing.T) {
 			b.mu.Lock()
 			cancel := b.cancel
 			b.mu.Unlock()
-			still, tell := cancel(&intercept.RefusedError{Why: "denied since"})
-			tell()
-			if still != nil { // it was just being written
+			over := cancel(&intercept.RefusedError{Why: "denied since"})
+			if over.Alone == http2 {
+				t.Errorf("%s, HTTP/2 %v: alone is %v", path, http2, over.Alone)
+			}
+			over.Tell()
+			if over.Still != nil { // it was just being written
 				select {
-				case <-still:
+				case <-over.Still:
 				case <-time.After(5 * time.Second):
 					t.Errorf("%s, HTTP/2 %v: it goes on", path, http2)
 				}
 			}
-			tell() // again
+			over.Tell() // again
 			if _, err := io.Copy(io.Discard, r.Body); err == nil {
 				t.Errorf("%s, HTTP/2 %v: it ended in order", path, http2)
 			}
@@ -1067,5 +1069,47 @@ func TestNothingPassesWhoLooksAtAnswers(t *testing.T) {
 				t.Errorf("%d answers were seen", len(seen))
 			}
 		})
+	}
+}
+
+// TestAnAnswerInThePlaceOfTheHostEndsWithItsRequest has a hook whose answer waits in the
+// server when its request is cancelled, and which then returns.
+func TestAnAnswerInThePlaceOfTheHostEndsWithItsRequest(t *testing.T) {
+	b := start(t, true, func(http.ResponseWriter, *http.Request) {})
+	written, goOn := make(chan struct{}), make(chan struct{})
+	b.mu.Lock()
+	b.take = func(w http.ResponseWriter, _ *http.Request, _ intercept.Send) bool {
+		io.WriteString(w, "some")
+		written <- struct{}{}
+		<-goOn
+		return true
+	}
+	b.mu.Unlock()
+	for _, http2 := range []bool{false, true} {
+		got := make(chan error)
+		go func() {
+			r, err := b.client(http2).Get(b.url("/"))
+			if err == nil {
+				var text []byte
+				text, err = io.ReadAll(r.Body)
+				r.Body.Close()
+				if err == nil {
+					t.Errorf("HTTP/2 %v: the client got %q", http2, text)
+				}
+			}
+			got <- err
+		}()
+		<-written
+		b.mu.Lock()
+		over := b.cancel(&intercept.RefusedError{Why: "denied since"})
+		b.mu.Unlock()
+		if over.Alone == http2 || http2 && over.Still != nil {
+			t.Errorf("HTTP/2 %v: %+v", http2, over)
+		}
+		if !http2 {
+			over.Tell() // or the connection would be cut
+		}
+		goOn <- struct{}{}
+		<-got
 	}
 }

@@ -38,8 +38,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	defer cancel(nil)
 	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
 	defer st.after(c)
-	stop := func(why error) (still <-chan struct{}, tell func()) {
-		return c.abort(), func() { c.hush(); cancel(why); c.wake() }
+	stop := func(why error) Cancelled {
+		alone, still := c.abort()
+		return Cancelled{alone, still, func() { c.hush(); cancel(why); c.wake() }}
 	}
 	asked := []Request{}
 	other := others(r)
@@ -65,16 +66,15 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	w = c
 	r = r.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, c.trace()), carriedKey{}, c))
-	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
-		c.deliver()
-		return
-	}
+	taken := c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send)
 	if c.turn.Answered != nil {
 		// An answer before the answer would pass who looks at answers. Nobody
 		// needs one to be right.
 		w = final{w}
 	}
-	st.proxy.ServeHTTP(w, r)
+	if !taken {
+		st.proxy.ServeHTTP(w, r)
+	}
 	c.deliver()
 	if c.cut() {
 		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
@@ -313,20 +313,21 @@ func (c *carried) deliver() {
 	}
 }
 
-// abort lets no more of an answer be written that has begun, and returns what a
-// [Cancel] does.
-func (c *carried) abort() (still <-chan struct{}) {
+// abort lets no more of an answer be written that has begun, and returns what
+// [Cancelled] holds.
+func (c *carried) abort() (alone bool, still <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
 	c.settle()
+	alone = c.begun && !c.http2 && !c.ended
 	if c.quiet {
-		return nil
+		return alone, nil
 	}
 	if c.still == nil {
 		c.still = make(chan struct{})
 	}
-	return c.still
+	return alone, c.still
 }
 
 // past is a deadline that is over.
@@ -410,6 +411,9 @@ func (c *carried) write(f func() error) error {
 	if c.aborted && c.begun {
 		c.mu.Unlock()
 		return http.ErrAbortHandler
+	}
+	if !c.aborted {
+		c.begun = true
 	}
 	c.writing = true
 	c.mu.Unlock()

@@ -102,8 +102,12 @@ func (r *rejudgement) requests(f *flow) {
 		if cut {
 			continue
 		}
-		still, tell := q.cancel(&intercept.RefusedError{Why: v.Why})
-		r.ended = append(r.ended, ending{f, still, tell})
+		c := q.cancel(&intercept.RefusedError{Why: v.Why})
+		if c.Alone {
+			r.stop(f, egress.Verdict{Rule: v.Rule, Source: v.Source, Why: "a request on it may not go on, and its answer ends with it"})
+			return // that has looked at the rest
+		}
+		r.ended = append(r.ended, ending{f, c})
 	}
 }
 
@@ -207,7 +211,7 @@ func (p *Proxy) drop(fs []*flow, es []ending) {
 			f.end()
 		}
 		for _, e := range es {
-			e.tell()
+			e.Tell()
 		}
 	}
 	p.mu.Lock()
@@ -232,9 +236,8 @@ const afterwards = time.Millisecond
 
 // An ending is a request that was cancelled.
 type ending struct {
-	of    *flow
-	still <-chan struct{} // closed when it moves no byte any more; nil if that is so
-	tell  func()          // lets both ends know
+	of *flow
+	intercept.Cancelled
 }
 
 // outlive returns the flows of those of es that are not still when late comes. Those
@@ -242,20 +245,20 @@ type ending struct {
 func outlive(es []ending, late <-chan time.Time) (of []*flow) {
 	var busy []ending
 	for _, e := range es {
-		if e.still != nil {
+		if e.Still != nil {
 			busy = append(busy, e)
 		}
 	}
 	for _, e := range busy {
-		e.tell()
+		e.Tell()
 	}
 	for i, e := range busy {
-		if await(e.still, late) {
+		if await(e.Still, late) {
 			continue
 		}
 		for _, e := range busy[i:] {
 			select {
-			case <-e.still:
+			case <-e.Still:
 			default:
 				of = append(of, e.of)
 			}

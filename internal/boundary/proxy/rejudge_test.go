@@ -5,6 +5,7 @@ import (
 
 	"github.com/kitbox-dev/kitbox/internal/boundary/audit"
 	"github.com/kitbox-dev/kitbox/internal/boundary/egress"
+	"github.com/kitbox-dev/kitbox/internal/boundary/intercept"
 	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
@@ -23,14 +24,15 @@ func TestWhatIsDoneForARequestEndsWithItsPhase(t *testing.T) {
 		}
 		return Rules{Phase: plan.Runtime, Policy: p}
 	}
-	for what, c := range map[string]struct{ ended, stays bool }{
+	for what, c := range map[string]struct{ ended, stays, alone bool }{
 		"cut": {}, "cut before": {ended: true}, "stays": {stays: true}, "stays, and was cut before": {ended: true, stays: true},
+		"cannot stay": {stays: true, alone: true},
 	} {
 		client, _ := pair(t)
 		cancelled, told := 0, 0
-		q := &request{method: "GET", path: "/", proof: NewProof(nil), cancel: func(error) (<-chan struct{}, func()) {
+		q := &request{method: "GET", path: "/", proof: NewProof(nil), cancel: func(error) intercept.Cancelled {
 			cancelled++
-			return nil, func() { told++ }
+			return intercept.Cancelled{Alone: c.alone, Tell: func() { told++ }}
 		}}
 		f := &flow{host: "a.example", named: true, port: 443, client: client, cancel: func() {}, ended: make(chan struct{}), requests: []*request{q}}
 		if c.ended {
@@ -47,17 +49,29 @@ func TestWhatIsDoneForARequestEndsWithItsPhase(t *testing.T) {
 		default:
 			t.Errorf("%s: what is done for the request goes on", what)
 		}
-		ends, cuts := 0, 0
+		ends, tells, cuts := 0, 0, 0
 		if c.stays && !c.ended {
-			ends = 1
+			ends, tells = 1, 1
 		}
-		if !c.stays && !c.ended {
-			cuts = 1
+		if (!c.stays || c.alone) && !c.ended {
+			tells, cuts = 0, 1
 		}
-		if n != cuts || cancelled != ends || told != ends {
+		if f.gate.shut.Load() != (c.ended || cuts > 0) {
+			t.Errorf("%s: the connection is cut: %v", what, f.gate.shut.Load())
+		}
+		if n != cuts || cancelled != ends || told != tells {
 			t.Errorf("%s: %d connections cut, the request cancelled %d times and told %d times", what, n, cancelled, told)
 		}
-		if len(log) != cuts+1 || log[cuts].Path != "/" || log[cuts].Kind != audit.Cut || log[cuts].Count != 1 {
+		requests := 0
+		for _, d := range log {
+			if d.Kind != audit.Cut || d.Count != 1 {
+				t.Errorf("%s: the log says %+v", what, d)
+			}
+			if d.Path == "/" {
+				requests++
+			}
+		}
+		if len(log) != cuts+1 || requests != 1 {
 			t.Errorf("%s: the log says %+v", what, log)
 		}
 		if p.Rejudge(); len(log) != cuts+1 {
