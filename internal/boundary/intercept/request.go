@@ -36,7 +36,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
+	c := &carried{ResponseWriter: w, st: st, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
 	defer st.after(c)
 	stop := func(why error) (still <-chan struct{}, tell func()) {
 		return c.abort(), func() { c.hush(); cancel(why); c.wake() }
@@ -76,21 +76,22 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	st.proxy.ServeHTTP(w, r)
 	c.deliver()
-	if c.cut() {
-		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
-	}
 }
 
 // after ends c, whose handler returns. What the server of HTTP/1 has not written of the
 // answer yet it writes then, once the client takes it.
 func (st *state) after(c *carried) {
-	if changed := c.finish(); changed || c.http2 {
+	changed, cut := c.finish()
+	if changed || c.http2 {
 		c.end()
-		return
+	} else {
+		st.mu.Lock()
+		st.last = c
+		st.mu.Unlock()
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.last = c
+	if cut {
+		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
+	}
 }
 
 // answered says that what is between two requests of HTTP/1, or behind them, has come.
@@ -244,6 +245,7 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 // another one.
 type carried struct {
 	http.ResponseWriter
+	st    *state
 	turn  Turn   // of what is sent
 	turns []Turn // that one, and those of what else it could be taken for
 	http2 bool
@@ -276,6 +278,7 @@ func (c *carried) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun = true
+	c.spoil()
 }
 
 // change says that what comes next is of another protocol.
@@ -283,6 +286,16 @@ func (c *carried) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun, c.changed = true, true
+	c.spoil()
+}
+
+// spoil has the connection of HTTP/1 carry nothing more if an answer that has begun is
+// aborted: when its handler ends, the server writes what it has held back of that, and
+// ends the connection in order, which is the end of some answers. c.mu is held.
+func (c *carried) spoil() {
+	if c.aborted && c.begun && !c.over && !c.http2 {
+		c.st.spoiled.Store(true)
+	}
 }
 
 // trace is told by what the request leaves, and when it has.
@@ -319,6 +332,7 @@ func (c *carried) abort() (still <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
+	c.spoil()
 	c.settle()
 	if c.quiet {
 		return nil
@@ -333,8 +347,7 @@ func (c *carried) abort() (still <-chan struct{}) {
 var past = time.Unix(1, 0)
 
 // hush makes fail what waits for the client to read: it would not notice that its
-// request has ended. What HTTP/1 holds back of an answer is not written either when its
-// handler ends.
+// request has ended.
 func (c *carried) hush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,18 +378,12 @@ func (c *carried) settle() {
 	}
 }
 
-// cut reports whether an answer was aborted.
-func (c *carried) cut() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.aborted && c.begun
-}
-
-// finish says that the handler returns, and reports whether nothing of an answer is left
-// to the server, since another protocol was spoken. A request that was cancelled while
+// finish says that the handler returns. changed reports whether nothing of an answer is
+// left to the server, since another protocol was spoken, and cut whether an answer was
+// aborted, of which nothing may be left to it either. A request that was cancelled while
 // it left takes the connection to the host with it, and all others there: a part may
 // wait there until the host takes it, and HTTP/2 leaves that behind.
-func (c *carried) finish() (changed bool) {
+func (c *carried) finish() (changed, cut bool) {
 	c.mu.Lock()
 	if to := c.to; c.aborted && to != nil && !c.left {
 		c.mu.Unlock()
@@ -388,9 +395,9 @@ func (c *carried) finish() (changed bool) {
 	}
 	c.over, c.refused = true, c.aborted && !c.begun
 	c.settle()
-	changed = c.changed
+	changed, cut = c.changed, c.aborted && c.begun
 	c.mu.Unlock()
-	return changed
+	return changed, cut
 }
 
 // end says that nothing of the request is left.
