@@ -1003,6 +1003,7 @@ func TestACancelledAnswerDoesNotEndInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer r.Body.Close()
 		if _, err := io.ReadFull(r.Body, make([]byte, 4)); err != nil {
 			t.Fatal(err)
 		}
@@ -1011,6 +1012,38 @@ func TestACancelledAnswerDoesNotEndInOrder(t *testing.T) {
 			t.Errorf("TLS %v: the answer ends with %v, want a reset", secure, err)
 		}
 	}
+}
+
+// TestACancelledRequestHarmsNotTheNext has one refused whose body has arrived, and asks
+// again on its connection.
+func TestACancelledRequestHarmsNotTheNext(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	each(t, func(w http.ResponseWriter, r *http.Request) {
+		if io.Copy(io.Discard, r.Body); r.URL.Path == "/waits" {
+			begun <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		io.WriteString(w, "hello")
+	}, func(t *testing.T, b *bound, c *http.Client) {
+		var again bool
+		trace := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { again = i.Reused }})
+		for range 5 {
+			go func() {
+				<-begun
+				b.end("denied since")
+			}()
+			r, err := c.Post(b.url("/waits"), "text/plain", strings.NewReader("all of it"))
+			if got := body(t, r, err); r.StatusCode != http.StatusForbidden || !strings.Contains(got, "denied since") {
+				t.Fatalf("%s: %s", r.Status, got)
+			}
+			q, _ := http.NewRequestWithContext(trace, http.MethodPost, b.url("/next"), struct{ io.Reader }{strings.NewReader("all of it")})
+			r, err = c.Do(q)
+			if got := body(t, r, err); got != "hello" {
+				t.Errorf("the next, on the same connection %v: %s: %s", again, r.Status, got)
+			}
+		}
+	})
 }
 
 // A host that notices its connection end may still close its answer in order.

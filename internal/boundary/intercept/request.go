@@ -65,6 +65,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	w = c
 	r = r.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, c.trace()), carriedKey{}, c))
+	if !c.sent {
+		r.Body = &arriving{r.Body, c} // of the copy: the server looks at that of its own
+	}
 	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
 		c.deliver()
 		return
@@ -254,6 +257,7 @@ type carried struct {
 	mu      sync.Mutex
 	to      net.Conn // what it leaves by; guarded by mu
 	left    bool     // wholly, by that; guarded by mu
+	arrived bool     // the body of the request has; guarded by mu
 	begun   bool     // the answer has; guarded by mu
 	changed bool     // to another protocol, which is written past this; guarded by mu
 	writing bool     // guarded by mu
@@ -357,12 +361,13 @@ func (c *carried) hush() {
 }
 
 // wake does the same for what waits for the client to send, which has to end with the
-// reason that its request was given.
+// reason that its request was given. If nothing does, the connection is left alone: to the
+// server of HTTP/1 it would be broken, and its next request over when it comes.
 func (c *carried) wake() {
 	c.hush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over && !c.sent {
+	if !c.over && !c.sent && !c.arrived {
 		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(past) // or the connection is ended
 	}
 }
@@ -442,6 +447,23 @@ func (c *carried) FlushError() error {
 
 // Unwrap is for [http.ResponseController].
 func (c *carried) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// An arriving is the body of a request that notes that all of it has come.
+type arriving struct {
+	io.ReadCloser
+	c *carried
+}
+
+// Read implements [io.Reader].
+func (b *arriving) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.c.mu.Lock()
+		b.c.arrived = true
+		b.c.mu.Unlock()
+	}
+	return n, err
+}
 
 // A whole is a body whose end counts only while its request may go on. A host
 // that sees its connection end may close its answer in order, in the moment
