@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/kitbox-dev/kitbox/internal/plan"
 )
 
 // A batch is lines that are written with one Write. Its zero value has none.
@@ -18,6 +20,9 @@ type line struct {
 	end   int // where the next begins
 	class class
 	count int // of the decisions that it stands for
+
+	sandbox string
+	phase   plan.Phase
 }
 
 // maxBatch is how many bytes a batch has at most, but for its last line.
@@ -38,7 +43,7 @@ func (l *Log) line(d Decision) {
 		text = append(l.batch.text, last...)
 	}
 	l.batch.text = text
-	l.batch.lines = append(l.batch.lines, line{len(text), classOf(d), d.Count})
+	l.batch.lines = append(l.batch.lines, line{len(text), classOf(d), d.Count, d.Sandbox, d.Phase})
 	if len(text) >= maxBatch {
 		l.commit()
 	}
@@ -89,12 +94,15 @@ func (l *Log) commit() {
 		return
 	}
 	if was := l.failing.Load(); was != nil {
-		d := Decision{Schema: Schema, Time: time.Now().UTC(), Kind: Overflow, Verdict: Failed, Host: "*",
+		last := lines[len(lines)-1]
+		d := Decision{Schema: Schema, Time: time.Now().UTC(), Sandbox: last.sandbox, Phase: last.phase, Kind: Overflow, Verdict: Failed, Host: "*",
 			Why: clean("decisions that could not be written: " + (*was).Error()), Count: l.lost}
 		l.failing.Store(nil)
 		l.lost = 0
-		l.line(d)
-		l.commit()
+		if d.Count > 0 { // else nothing but the end of a line was missing
+			l.line(d)
+			l.commit()
+		}
 	}
 }
 

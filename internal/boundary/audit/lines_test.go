@@ -73,33 +73,42 @@ func TestABatchIsBounded(t *testing.T) {
 func TestABatchOfWhichAPartIsWritten(t *testing.T) {
 	var w writes
 	l := &Log{W: &w, Window: time.Hour}
-	l.Write(cuts(1)...)
+	four := cuts(4)
+	for i := range four {
+		four[i].Time = time.Unix(1, 1) // not all are as long
+	}
+	l.Write(four[0])
 	line := w.Len()
 	for room := range 4 * line {
 		w := &narrow{room: room}
 		l := &Log{W: w, Window: time.Hour}
-		l.Write(cuts(4)...)
+		l.Write(four...)
 		if err := l.Failing(); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("Failing = %v with room for %d bytes", err, room)
 		}
 		w.room = 1 << 20
-		l.Write(Decision{Kind: DNS, Verdict: Deny, Host: "b.example", Why: "no rule"})
+		l.Write(Decision{Sandbox: "box", Phase: plan.Install, Kind: DNS, Verdict: Deny, Host: "b.example", Why: "no rule"})
 		l.Close()
 		path := filepath.Join(t.TempDir(), "log")
 		if err := os.WriteFile(path, w.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var whole, lost int
+		var whole, lost, torn int
 		for _, d := range read(t, path) {
 			switch {
 			case d.Host == "a.example":
 				whole++
 			case strings.Contains(d.Why, "could not be written"):
 				lost += d.Count
+				if d.Sandbox != "box" || d.Phase != plan.Install {
+					t.Errorf("of what is lost it is said: %+v", d)
+				}
+			case strings.Contains(d.Why, "not written to its end"):
+				torn++
 			}
 		}
-		if whole+lost != 4 || whole < room/line || whole > room/(line-1) {
-			t.Fatalf("with room for %d bytes %d lines are whole and %d are said to be lost", room, whole, lost)
+		if torn > 1 || torn > lost || whole+lost != 4 || whole < room/line || whole > room/(line-1) {
+			t.Fatalf("with room for %d bytes %d lines are whole, %d are said to be lost and %d are none", room, whole, lost, torn)
 		}
 	}
 }

@@ -16,5 +16,5 @@ func SetTimes(t testing.TB, d time.Duration) {
 
 // Whole is a body as it is handed on under a request's context.
 func Whole(ctx context.Context, body io.ReadCloser) io.ReadCloser {
-	return &whole{body, ctx, new(carried)}
+	return &whole{body, ctx, &carried{st: new(state)}}
 }

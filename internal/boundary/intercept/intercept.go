@@ -24,6 +24,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +56,7 @@ const (
 // A Session is one connection from the sandbox. All fields that
 // do not say otherwise are required.
 type Session struct {
-	Client net.Conn // closing it ends the session
+	Client net.Conn // closing it ends the session, by a reset after SetLinger(0), if it has that
 	Host   string   // what it is connected to: a name, or an address in its one spelling
 	Port   uint16
 
@@ -197,7 +198,8 @@ type state struct {
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
 
-	gone <-chan struct{} // closed when the client is
+	gone    <-chan struct{} // closed when the client is
+	spoiled atomic.Bool     // of HTTP/1: nothing more may be said to the client
 
 	mu       sync.Mutex
 	requests int           // being carried, and connections being made for them; guarded by mu
@@ -268,8 +270,19 @@ type wire struct {
 
 func (w *wire) Read(p []byte) (int, error) { return w.r.Read(p) }
 
-// Close implements [net.Conn].
+// Write implements [net.Conn].
+func (w *wire) Write(p []byte) (int, error) {
+	if w.state.spoiled.Load() {
+		return 0, net.ErrClosed
+	}
+	return w.Conn.Write(p)
+}
+
+// Close implements [net.Conn]. It resets what is spoiled.
 func (w *wire) Close() error {
+	if l, ok := w.Conn.(interface{ SetLinger(sec int) error }); ok && w.state.spoiled.Load() {
+		_ = l.SetLinger(0) // fails when it is closed, which is as good
+	}
 	err := w.Conn.Close()
 	w.once.Do(func() { close(w.gone) })
 	return err
@@ -278,6 +291,9 @@ func (w *wire) Close() error {
 // CloseWrite lets the server end its half and read on for a moment, so that an
 // answer to a request that was not read to its end arrives.
 func (w *wire) CloseWrite() error {
+	if w.state.spoiled.Load() {
+		return net.ErrClosed
+	}
 	if h, ok := w.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
 	}

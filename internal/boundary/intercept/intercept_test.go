@@ -27,6 +27,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -927,6 +928,124 @@ func TestACancelledAnswerIsStillAtOnce(t *testing.T) {
 			r.Body.Close()
 		}
 	}
+}
+
+// TestWhatIsHeldBackOfACancelledAnswerDoesNotComeWithItsEnd has an answer that fails by
+// itself after it was cancelled, and before both ends are told.
+func TestWhatIsHeldBackOfACancelledAnswerDoesNotComeWithItsEnd(t *testing.T) {
+	each(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100000")
+		io.WriteString(w, strings.Repeat("x", 3000)) // less than is written at once
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}, func(t *testing.T, b *bound, c *http.Client) {
+		held, more := make(chan struct{}), make(chan struct{})
+		b.mu.Lock()
+		b.answered = func(r *http.Response) {
+			first, rest := true, r.Body
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{readerFunc(func(p []byte) (int, error) {
+				if first {
+					first = false
+					return io.ReadFull(rest, p[:3000])
+				}
+				close(held)
+				<-more
+				p[0] = 'y'
+				return 1, nil
+			}), rest}
+		}
+		b.mu.Unlock()
+		come := make(chan string, 1)
+		go func() {
+			r, err := c.Get(b.url("/"))
+			if err != nil {
+				come <- ""
+				return
+			}
+			defer r.Body.Close()
+			got, _ := io.ReadAll(r.Body)
+			come <- fmt.Sprintf("%s and %d bytes", r.Status, len(got))
+		}()
+		<-held
+		b.mu.Lock()
+		cancel := b.cancel
+		b.mu.Unlock()
+		tell := cancel(&intercept.RefusedError{Why: "denied since"}).Tell
+		close(more)
+		if got := <-come; got != "" {
+			t.Errorf("the client was given %s", got)
+		}
+		tell()
+	})
+}
+
+// TestACancelledAnswerDoesNotEndInOrder asks as clients do to whom an answer is over when
+// its connection is.
+func TestACancelledAnswerDoesNotEndInOrder(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		b := start(t, secure, func(w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, "some")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
+		c, err := net.Dial("tcp", b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if secure {
+			c = tls.Client(c, &tls.Config{RootCAs: b.roots, ServerName: host})
+		}
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(c, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", strings.TrimPrefix(strings.TrimPrefix(b.url(""), "https://"), "http://"))
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if _, err := io.ReadFull(r.Body, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		b.end("denied since")
+		if _, err := io.ReadAll(r.Body); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("TLS %v: the answer ends with %v, want a reset", secure, err)
+		}
+	}
+}
+
+// TestACancelledRequestHarmsNotTheNext has one refused whose body has arrived, and asks
+// again on its connection.
+func TestACancelledRequestHarmsNotTheNext(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	each(t, func(w http.ResponseWriter, r *http.Request) {
+		if io.Copy(io.Discard, r.Body); r.URL.Path == "/waits" {
+			begun <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		io.WriteString(w, "hello")
+	}, func(t *testing.T, b *bound, c *http.Client) {
+		var again bool
+		trace := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { again = i.Reused }})
+		for range 5 {
+			go func() {
+				<-begun
+				b.end("denied since")
+			}()
+			r, err := c.Post(b.url("/waits"), "text/plain", strings.NewReader("all of it"))
+			if got := body(t, r, err); r.StatusCode != http.StatusForbidden || !strings.Contains(got, "denied since") {
+				t.Fatalf("%s: %s", r.Status, got)
+			}
+			q, _ := http.NewRequestWithContext(trace, http.MethodPost, b.url("/next"), struct{ io.Reader }{strings.NewReader("all of it")})
+			r, err = c.Do(q)
+			if got := body(t, r, err); got != "hello" {
+				t.Errorf("the next, on the same connection %v: %s: %s", again, r.Status, got)
+			}
+		}
+	})
 }
 
 // A host that notices its connection end may still close its answer in order.

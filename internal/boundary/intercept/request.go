@@ -36,7 +36,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	unlist(r.Header)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	c := &carried{ResponseWriter: w, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
+	c := &carried{ResponseWriter: w, st: st, http2: r.ProtoMajor == 2, sent: r.ContentLength == 0}
 	defer st.after(c)
 	stop := func(why error) Cancelled {
 		alone, still := c.abort()
@@ -66,31 +66,36 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	w = c
 	r = r.WithContext(context.WithValue(httptrace.WithClientTrace(ctx, c.trace()), carriedKey{}, c))
-	taken := c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send)
+	if !c.sent {
+		r.Body = &arriving{r.Body, c} // of the copy: the server looks at that of its own
+	}
+	if c.turn.Take != nil && st.proven && c.turn.Take(w, r, st.send) {
+		c.deliver()
+		return
+	}
 	if c.turn.Answered != nil {
 		// An answer before the answer would pass who looks at answers. Nobody
 		// needs one to be right.
 		w = final{w}
 	}
-	if !taken {
-		st.proxy.ServeHTTP(w, r)
-	}
+	st.proxy.ServeHTTP(w, r)
 	c.deliver()
-	if c.cut() {
-		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
-	}
 }
 
 // after ends c, whose handler returns. What the server of HTTP/1 has not written of the
 // answer yet it writes then, once the client takes it.
 func (st *state) after(c *carried) {
-	if changed := c.finish(); changed || c.http2 {
+	changed, cut := c.finish()
+	if changed || c.http2 {
 		c.end()
-		return
+	} else {
+		st.mu.Lock()
+		st.last = c
+		st.mu.Unlock()
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.last = c
+	if cut {
+		panic(http.ErrAbortHandler) // though it may be whole; its connection is not what it was
+	}
 }
 
 // answered says that what is between two requests of HTTP/1, or behind them, has come.
@@ -244,6 +249,7 @@ func rewrite(r *httputil.ProxyRequest, st *state) {
 // another one.
 type carried struct {
 	http.ResponseWriter
+	st    *state
 	turn  Turn   // of what is sent
 	turns []Turn // that one, and those of what else it could be taken for
 	http2 bool
@@ -252,6 +258,7 @@ type carried struct {
 	mu      sync.Mutex
 	to      net.Conn // what it leaves by; guarded by mu
 	left    bool     // wholly, by that; guarded by mu
+	arrived bool     // the body of the request has; guarded by mu
 	begun   bool     // the answer has; guarded by mu
 	changed bool     // to another protocol, which is written past this; guarded by mu
 	writing bool     // guarded by mu
@@ -276,6 +283,7 @@ func (c *carried) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun = true
+	c.spoil()
 }
 
 // change says that what comes next is of another protocol.
@@ -283,6 +291,16 @@ func (c *carried) change() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun, c.changed = true, true
+	c.spoil()
+}
+
+// spoil has the connection of HTTP/1 carry nothing more if an answer that has begun is
+// aborted: when its handler ends, the server writes what it has held back of that, and
+// ends the connection in order, which is the end of some answers. c.mu is held.
+func (c *carried) spoil() {
+	if c.aborted && c.begun && !c.over && !c.http2 {
+		c.st.spoiled.Store(true)
+	}
 }
 
 // trace is told by what the request leaves, and when it has.
@@ -319,6 +337,7 @@ func (c *carried) abort() (alone bool, still <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
+	c.spoil()
 	c.settle()
 	alone = c.begun && !c.http2 && !c.ended
 	if c.quiet {
@@ -334,8 +353,7 @@ func (c *carried) abort() (alone bool, still <-chan struct{}) {
 var past = time.Unix(1, 0)
 
 // hush makes fail what waits for the client to read: it would not notice that its
-// request has ended. What HTTP/1 holds back of an answer is not written either when its
-// handler ends.
+// request has ended.
 func (c *carried) hush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -345,12 +363,13 @@ func (c *carried) hush() {
 }
 
 // wake does the same for what waits for the client to send, which has to end with the
-// reason that its request was given.
+// reason that its request was given. If nothing does, the connection is left alone: to the
+// server of HTTP/1 it would be broken, and its next request over when it comes.
 func (c *carried) wake() {
 	c.hush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over && !c.sent {
+	if !c.over && !c.sent && !c.arrived {
 		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(past) // or the connection is ended
 	}
 }
@@ -366,18 +385,12 @@ func (c *carried) settle() {
 	}
 }
 
-// cut reports whether an answer was aborted.
-func (c *carried) cut() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.aborted && c.begun
-}
-
-// finish says that the handler returns, and reports whether nothing of an answer is left
-// to the server, since another protocol was spoken. A request that was cancelled while
+// finish says that the handler returns. changed reports whether nothing of an answer is
+// left to the server, since another protocol was spoken, and cut whether an answer was
+// aborted, of which nothing may be left to it either. A request that was cancelled while
 // it left takes the connection to the host with it, and all others there: a part may
 // wait there until the host takes it, and HTTP/2 leaves that behind.
-func (c *carried) finish() (changed bool) {
+func (c *carried) finish() (changed, cut bool) {
 	c.mu.Lock()
 	if to := c.to; c.aborted && to != nil && !c.left {
 		c.mu.Unlock()
@@ -389,9 +402,9 @@ func (c *carried) finish() (changed bool) {
 	}
 	c.over, c.refused = true, c.aborted && !c.begun
 	c.settle()
-	changed = c.changed
+	changed, cut = c.changed, c.aborted && c.begun
 	c.mu.Unlock()
-	return changed
+	return changed, cut
 }
 
 // end says that nothing of the request is left.
@@ -439,6 +452,23 @@ func (c *carried) FlushError() error {
 
 // Unwrap is for [http.ResponseController].
 func (c *carried) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// An arriving is the body of a request that notes that all of it has come.
+type arriving struct {
+	io.ReadCloser
+	c *carried
+}
+
+// Read implements [io.Reader].
+func (b *arriving) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.c.mu.Lock()
+		b.c.arrived = true
+		b.c.mu.Unlock()
+	}
+	return n, err
+}
 
 // A whole is a body whose end counts only while its request may go on. A host
 // that sees its connection end may close its answer in order, in the moment

@@ -19,11 +19,11 @@ import (
 func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision, plain *intercept.Forward) (*upstream, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, p.dialTimeout())
 	defer cancel()
-	if !f.dials(1) {
+	if !f.dials() {
 		return nil, net.ErrClosed
 	}
 	up, r, err := p.connect(dialCtx, rules, f.request(rules), f.named, plain)
-	f.dials(-1)
+	f.dialled()
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, err // cut, which has been logged, or the end of the boundary
@@ -55,9 +55,9 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	// there was none yet to judge.
 	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
 		if v := p.judge(&verdicts{rules: now}, f); !v.Allow {
-			if f.end() {
-				p.Log(cutting(now, f, v))
-			}
+			r := rejudgement{p: p, rules: now}
+			r.stop(f, v)
+			r.conclude()
 			return nil, &refusal{v.Why, v}
 		}
 	}

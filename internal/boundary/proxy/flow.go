@@ -29,6 +29,7 @@ type flow struct {
 	ups      []*upstream // guarded by mu; more than one only if it is looked into
 	requests []*request  // guarded by mu; being carried
 	cut      bool        // guarded by mu; nothing may be attached any more
+	held     bool        // guarded by mu; it was stopped, and is open until tell
 	closed   bool        // guarded by mu; both sides have been reset or closed
 }
 
@@ -69,13 +70,28 @@ func (f *flow) request(rules Rules) egress.Request {
 	return egress.Request{Phase: rules.Phase, Host: f.host, Port: f.port, Protocol: egress.TCP, V6: f.v6}
 }
 
-// end resets both sides and ends what is under way. It can be called at any
-// time and more than once; only the call that cut f returns true.
+// end resets both sides and ends what is under way, unless f has been stopped: whoever
+// carries it comes to an end by that, and both ends must learn of it from tell alone. It
+// can be called at any time and more than once; only the call that cut f returns true.
 func (f *flow) end() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first := f.mark()
-	if !f.closed {
+	f.reset()
+	return first
+}
+
+// tell is end of what has been stopped.
+func (f *flow) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held = false
+	f.reset()
+}
+
+// reset is for end and tell; f.mu is held.
+func (f *flow) reset() {
+	if !f.held && !f.closed {
 		f.closed = true
 		f.cancel() // after the mark: what runs when ctx is done comes here too
 		reset(f.client)
@@ -83,7 +99,6 @@ func (f *flow) end() bool {
 			reset(u.Conn)
 		}
 	}
-	return first
 }
 
 // mark cuts f and reports whether it had not been; f.mu is held.
@@ -99,11 +114,13 @@ func (f *flow) mark() bool {
 
 // stop is end, except that what is open stays so and both ends learn of nothing: f is
 // only kept from moving another byte, which takes a moment. idle says that it moves
-// none from now on; else see undialled and rest.
+// none from now on; else see undialled and rest. If it is the first to cut f, tell has to
+// follow.
 func (f *flow) stop() (first, idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first = f.mark()
+	f.held = f.held || first
 	if first && f.dialling > 0 {
 		f.cancel() // that goes through no gate
 	}
@@ -186,12 +203,21 @@ func (f *flow) until(t time.Time) {
 	}
 }
 
-// dials says that n more other sides are being made, and reports whether f is not cut.
-func (f *flow) dials(n int) bool {
+// dials says that another side is about to be made, unless f has been cut, and reports
+// whether it may be; dialled says that it is none any more.
+func (f *flow) dials() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dialling += n
+	if !f.cut {
+		f.dialling++
+	}
 	return !f.cut
+}
+
+func (f *flow) dialled() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dialling--
 }
 
 // attach makes up another side of f, unless f has been cut meanwhile.

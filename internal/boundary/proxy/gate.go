@@ -158,6 +158,14 @@ func (s *side) Close() error {
 	return s.Conn.Close()
 }
 
+// SetLinger is that of TCP.
+func (s *side) SetLinger(sec int) error {
+	if t, ok := s.Conn.(*net.TCPConn); ok {
+		return t.SetLinger(sec)
+	}
+	return errors.ErrUnsupported
+}
+
 // SetDeadline implements [net.Conn].
 func (s *side) SetDeadline(t time.Time) error { return s.bound(t, s.Conn.SetDeadline) }
 

@@ -97,10 +97,12 @@ func TestWhatIsStoppedMovesNoByte(t *testing.T) {
 		if err := ours.CloseWrite(); bare && !errors.Is(err, net.ErrClosed) || err == nil {
 			t.Errorf("half a close: %v", err)
 		}
-		// To close one side resets both.
-		if err := theirs.Close(); err != nil {
+		// To close one side tells nobody before it is time to.
+		if err := theirs.Close(); err != nil || f.end() {
 			t.Error(err)
 		}
+		queued(t, client) // it is open
+		f.tell()
 		if b, err := io.ReadAll(host); string(b) != "before" || !errors.Is(err, unix.ECONNRESET) {
 			t.Errorf("the host got %q, %v", b, err)
 		}
@@ -227,7 +229,7 @@ func TestWhatIsStoppedWithinAPipeStaysThere(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || queued(t, client) != 0 {
 		t.Errorf("the sandbox read %d bytes, and %v; %d of %d are left", n, err, queued(t, client), taken)
 	}
-	f.end()
+	f.tell()
 	<-done
 	<-wrote
 	sandbox.SetReadDeadline(time.Time{})

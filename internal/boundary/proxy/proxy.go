@@ -103,6 +103,8 @@ type Proxy struct {
 	inspected  atomic.Int64
 	pipes      pipes
 
+	rejudging sync.Mutex // held by a Rejudge
+
 	mu     sync.Mutex
 	flows  map[*flow]struct{} // guarded by mu
 	served bool               // guarded by mu; a Serve is about to return

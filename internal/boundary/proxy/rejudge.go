@@ -16,6 +16,9 @@ import (
 // learn of it at about the same time, and maybe a little later. No client can make it
 // wait.
 func (p *Proxy) Rejudge() int {
+	// Who finds that somebody else is ending something has to wait for it too.
+	p.rejudging.Lock()
+	defer p.rejudging.Unlock()
 	p.mu.Lock()
 	flows := make([]*flow, 0, len(p.flows))
 	for f := range p.flows {
@@ -29,12 +32,7 @@ func (p *Proxy) Rejudge() int {
 	for _, f := range flows {
 		r.flow(f)
 	}
-	r.settle()
-	// After the last cut, since a log may be slow, and before anyone learns of it.
-	if len(r.log.lines) > 0 {
-		p.Log(r.log.lines...)
-	}
-	p.drop(r.cut, r.ended)
+	r.conclude()
 	return len(r.cut)
 }
 
@@ -67,7 +65,7 @@ func (r *rejudgement) stop(f *flow, v egress.Verdict) {
 		r.cut = append(r.cut, f)
 		r.log.connection(cutting(r.rules, f, v))
 	}
-	if first && !idle {
+	if !idle {
 		r.busy = append(r.busy, f)
 	}
 	// What was done for a request may go on without its connection.
@@ -120,6 +118,16 @@ func (r *rejudgement) over(f *flow, q *request, v egress.Verdict) {
 	d := cutting(r.rules, f, v)
 	d.Protocol, d.Method, d.Path = "http", q.method, q.path
 	r.log.request(d)
+}
+
+// conclude ends what was stopped.
+func (r *rejudgement) conclude() {
+	r.settle()
+	// After the last cut, since a log may be slow, and before anyone learns of it.
+	if len(r.log.lines) > 0 {
+		r.p.Log(r.log.lines...)
+	}
+	r.p.drop(r.cut, r.ended)
 }
 
 // settle returns once nothing that was stopped moves a byte. What takes long for that
@@ -208,7 +216,7 @@ func (p *Proxy) drop(fs []*flow, es []ending) {
 	}
 	tell := func() {
 		for _, f := range fs {
-			f.end()
+			f.tell()
 		}
 		for _, e := range es {
 			e.Tell()

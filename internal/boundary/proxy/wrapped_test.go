@@ -76,7 +76,7 @@ func TestWhatBreaksOffIsCutShortForProxiesToo(t *testing.T) {
 				}
 				if what == "a cut" {
 					f.stop()
-					f.end()
+					f.tell()
 				} else {
 					sandbox.SetLinger(0)
 					sandbox.Close()
@@ -131,7 +131,7 @@ func TestAProxyThatReadsNothingHoldsUpNobody(t *testing.T) {
 		t.Fatal("stop")
 	}
 	ended := make(chan struct{})
-	go func() { f.end(); close(ended) }()
+	go func() { f.tell(); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(2 * time.Second):
@@ -157,7 +157,7 @@ func TestHalfACloseThatAProxyDoesNotTakeIsGivenUp(t *testing.T) {
 	if !f.rest(time.After(time.Second)) {
 		t.Error("it waits for the proxy")
 	}
-	f.end()
+	f.tell()
 	if err := <-done; err == nil {
 		t.Error("it was closed")
 	}
