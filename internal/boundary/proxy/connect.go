@@ -55,7 +55,7 @@ func (p *Proxy) dial(ctx context.Context, f *flow, rules Rules, d audit.Decision
 	// there was none yet to judge.
 	if now := p.Rules(); now.Policy != rules.Policy || now.Phase != rules.Phase {
 		if v := p.judge(&verdicts{rules: now}, f); !v.Allow {
-			r := rejudgement{p: p, rules: now}
+			r := rejudgement{p: p, rules: now, began: time.Now()}
 			r.stop(f, v)
 			r.conclude()
 			return nil, &refusal{v.Why, v}

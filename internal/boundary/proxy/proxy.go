@@ -205,10 +205,14 @@ func (p *Proxy) Flows() int {
 	return len(p.flows)
 }
 
-// heed is how long requests that may not go on may take to fall still, all of them
-// together. Then their connections are cut: a client that takes no byte of an answer
-// could else hold one for as long as it likes.
-const heed = 3 * time.Millisecond
+// heed is how long after a change of the rules has begun to be carried out requests that
+// may not go on may take to fall still, all of them together, but for heedLeast of it.
+// Then their connections are cut: a client that takes no byte of an answer could else
+// hold one for as long as it likes.
+const (
+	heed      = 3 * time.Millisecond
+	heedLeast = 500 * time.Microsecond // however long it took to get there
+)
 
 // heedDial is the same of dials that were cancelled. They wait for no client.
 const heedDial = 50 * time.Millisecond

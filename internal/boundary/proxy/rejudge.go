@@ -25,7 +25,7 @@ func (p *Proxy) Rejudge() int {
 		flows = append(flows, f)
 	}
 	p.mu.Unlock()
-	r := rejudgement{p: p, rules: p.Rules()}
+	r := rejudgement{p: p, rules: p.Rules(), began: time.Now()}
 	r.verdicts.rules = r.rules
 	// Everything is stopped before anything is waited for, and before anyone is woken,
 	// who would have the processor then.
@@ -40,6 +40,7 @@ func (p *Proxy) Rejudge() int {
 type rejudgement struct {
 	p        *Proxy
 	rules    Rules
+	began    time.Time
 	verdicts verdicts
 	cut      []*flow
 	busy     []*flow  // of those, which may still move something
@@ -133,7 +134,7 @@ func (r *rejudgement) conclude() {
 // settle returns once nothing that was stopped moves a byte. What takes long for that
 // on a connection that stays costs the connection.
 func (r *rejudgement) settle() {
-	soon := time.NewTimer(heed)
+	soon := time.NewTimer(max(heed-time.Since(r.began), heedLeast))
 	defer soon.Stop()
 	for _, f := range outlive(r.ended, soon.C) {
 		r.stop(f, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
