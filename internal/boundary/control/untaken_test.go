@@ -117,14 +117,7 @@ func TestWhatIsHeldBackOfAnAnswerDoesNotComeLater(t *testing.T) {
 			served.Add(1)
 		}
 	})
-	only := func(path string) *egress.Policy {
-		p, err := egress.New([]plan.EgressRule{{Phase: plan.Runtime, Pattern: "small.example", Allow: true, Methods: []string{"GET"}, Paths: []string{path}, Source: "kit k"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	b := start(t, g, control.Config{Policy: only("/small/**"), Leaf: noLeaf, Routes: []plan.Route{route("small.example", at)}})
+	b := start(t, g, control.Config{Policy: onlySmall(t, "/small/**"), Leaf: noLeaf, Routes: []plan.Route{route("small.example", at)}})
 	c, err := g.dialName("ip4", "small.example", 80)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +134,7 @@ func TestWhatIsHeldBackOfAnAnswerDoesNotComeLater(t *testing.T) {
 		was = served.Load()
 	}
 	ours := ofPeer(t, c.LocalAddr().(*net.TCPAddr).AddrPort())
-	b.SetPolicy(only("/other/**"))
+	b.SetPolicy(onlySmall(t, "/other/**"))
 	fits := given(t, ours) // and came before, or may
 	ours.Close()
 	var late, came uint64
@@ -181,14 +174,7 @@ func TestWhatIsHeldBackOfAnAnswerIsDropped(t *testing.T) {
 		c.Write([]byte{1})
 		io.Copy(io.Discard, c)
 	})
-	only := func(path string) *egress.Policy {
-		p, err := egress.New([]plan.EgressRule{{Phase: plan.Runtime, Pattern: "small.example", Allow: true, Methods: []string{"GET"}, Paths: []string{path}, Source: "kit k"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	b := start(t, g, control.Config{Policy: only("/small/**"), Leaf: noLeaf, Routes: []plan.Route{route("small.example", at)}})
+	b := start(t, g, control.Config{Policy: onlySmall(t, "/small/**"), Leaf: noLeaf, Routes: []plan.Route{route("small.example", at)}})
 	for range 20 {
 		c, err := g.dialName("ip4", "small.example", 80)
 		if err != nil {
@@ -198,7 +184,7 @@ func TestWhatIsHeldBackOfAnAnswerIsDropped(t *testing.T) {
 		<-said
 		time.Sleep(5 * time.Millisecond) // it is held back; else it has come, and the host says more in vain
 		ours := ofPeer(t, c.LocalAddr().(*net.TCPAddr).AddrPort())
-		b.SetPolicy(only("/other/**"))
+		b.SetPolicy(onlySmall(t, "/other/**"))
 		fits := given(t, ours)
 		ours.Close()
 		goOn <- struct{}{}
@@ -208,8 +194,18 @@ func TestWhatIsHeldBackOfAnAnswerIsDropped(t *testing.T) {
 			t.Fatalf("%d bytes of an answer came, %d of them before it was not allowed any more; then %v", n, fits, err)
 		}
 		c.Close()
-		b.SetPolicy(only("/small/**"))
+		b.SetPolicy(onlySmall(t, "/small/**"))
 	}
+}
+
+// onlySmall is a policy that allows requests for path at small.example.
+func onlySmall(t *testing.T, path string) *egress.Policy {
+	t.Helper()
+	p, err := egress.New([]plan.EgressRule{{Phase: plan.Runtime, Pattern: "small.example", Allow: true, Methods: []string{"GET"}, Paths: []string{path}, Source: "kit k"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // ofPeer returns another descriptor of the socket of this process whose other end is

@@ -134,7 +134,7 @@ func (r *rejudgement) conclude() {
 // settle returns once nothing that was stopped moves a byte. What takes long for that
 // on a connection that stays costs the connection.
 func (r *rejudgement) settle() {
-	soon := time.NewTimer(max(heed-time.Since(r.began), heedLeast))
+	soon := time.NewTimer(heedLeft(time.Since(r.began)))
 	defer soon.Stop()
 	for _, f := range outlive(r.ended, soon.C) {
 		r.stop(f, egress.Verdict{Why: "a request on it may not go on, and its client or its host holds it up"})
@@ -156,6 +156,9 @@ func (r *rejudgement) settle() {
 		}
 	}
 }
+
+// heedLeft is how long requests are waited for that far into a change.
+func heedLeft(into time.Duration) time.Duration { return max(heed-into, heedLeast) }
 
 // A tally is lines of the log, of which those about connections to one destination are
 // one. Its zero value has none.

@@ -297,3 +297,16 @@ func TestWhoeverChangesTheRulesWaits(t *testing.T) {
 	}
 	p.tells.Wait()
 }
+
+// TestPatienceIsForTheWholeChange looks at what is left of it as a change takes longer.
+func TestPatienceIsForTheWholeChange(t *testing.T) {
+	for into := time.Duration(0); into < 2*heed; into += heed / 10 {
+		left := heedLeft(into)
+		if left < heedLeast || into+left > heed && left != heedLeast {
+			t.Errorf("%v into a change requests have %v", into, left)
+		}
+	}
+	if heedLeft(0) != heed {
+		t.Errorf("at first they have %v", heedLeft(0))
+	}
+}
